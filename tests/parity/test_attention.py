@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import varlen
-from torch.testing import assert_close
 
 from biphasic.errors import ModelError
 from biphasic.model.compute import attention
@@ -20,12 +19,12 @@ from biphasic.model.compute.attention import (
     packed_attention,
     varlen_options,
 )
+from rounding import assert_as_exact
 
 ROW_LENGTH, NUM_HEADS, HEAD_DIM = 10, 4, 8
 # Two rows: 3 + 7 tokens, then 6 + 1 + 3.
 CU_SEQLENS = torch.tensor([0, 3, 10, 16, 17, 20], dtype=torch.int32)
 MAX_SEQLEN = 7
-TOLERANCES = {torch.float32: 4e-6, torch.bfloat16: 8e-2}  # of outputs up to 6
 
 CAUSAL = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 GROUPS = pytest.mark.parametrize("num_key_heads", [1, 2, 4])
@@ -69,27 +68,30 @@ def expected(
     scaling: float | None = None,
     softcap: float | None = None,
 ) -> Tensor:
-    """Return the reference in fp64, laid out as our function's output."""
-    flat = (part.double().transpose(1, 2).flatten(0, 1) for part in states)
+    """Return the reference in the states' precision, laid out as our function's output."""
+    flat = (part.transpose(1, 2).flatten(0, 1) for part in states)
     left = -1 if sliding_window is None else sliding_window - 1
     reach = (left, 0 if causal else left)
     output = reference(*flat, CU_SEQLENS, reach=reach, scale=scaling, softcap=softcap)
     return output.view(2, ROW_LENGTH, NUM_HEADS, HEAD_DIM)
 
 
-def assert_same(actual: Tensor, wanted: Tensor, states: list[Tensor], *, dtype: Any) -> None:
-    """Compare outputs and gradients."""
-    assert actual.dtype == dtype
-    tolerance = TOLERANCES[dtype]
-    assert_close(actual.double(), wanted, atol=tolerance, rtol=tolerance)
-    direction = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(0)).to(dtype)
-    gradients = torch.autograd.grad(actual, states, direction)
-    wanted_gradients = torch.autograd.grad(wanted, states, direction.double())
-    for gradient, wanted_gradient in zip(gradients, wanted_gradients, strict=True):
-        scale = max(float(wanted_gradient.abs().max()), 1.0)
-        assert_close(
-            gradient.double(), wanted_gradient.double(), atol=4 * tolerance * scale, rtol=0
-        )
+def assert_same(
+    actual: Tensor, reference: Callable[..., Tensor], states: list[Tensor], **options: Any
+) -> None:
+    """Compare outputs and gradients with the definition's in the same precision and in fp64."""
+    dtype = states[0].dtype
+    direction = torch.randn(actual.shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    found = [[actual, *torch.autograd.grad(actual, states, direction)]]
+    for precision in (dtype, torch.float64):
+        inputs = [part.detach().to(precision).requires_grad_() for part in states]
+        output = expected(reference, inputs, **options)
+        gradients = torch.autograd.grad(output, inputs, direction.to(precision))
+        found.append([output, *gradients])
+    # A token that reads itself alone has a weight of one, and gradients of this size cancel.
+    of_weights = float((direction * output.detach()).sum(-1).abs().max())
+    largest = max(float(part.detach().abs().max()) for part in states)
+    assert_as_exact(*found, cancelled=of_weights * largest * HEAD_DIM**-0.5)
 
 
 @CAUSAL
@@ -99,16 +101,14 @@ def assert_same(actual: Tensor, wanted: Tensor, states: list[Tensor], *, dtype: 
 def test_equals_the_definition(dtype, sliding_window, num_key_heads, causal, reference_attention):
     states = make_states(num_key_heads, dtype)
     output = attend(states, causal=causal, sliding_window=sliding_window)
-    wanted = expected(reference_attention, states, causal=causal, sliding_window=sliding_window)
-    assert_same(output, wanted, states, dtype=dtype)
+    assert_same(output, reference_attention, states, causal=causal, sliding_window=sliding_window)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["sdpa", "dense"])
 def test_scores_are_scaled_as_the_layer_says(dtype, reference_attention):
     states = make_states(2, dtype)
     output = attend(states, causal=True, scaling=0.9)
-    wanted = expected(reference_attention, states, causal=True, scaling=0.9)
-    assert_same(output, wanted, states, dtype=dtype)
+    assert_same(output, reference_attention, states, causal=True, scaling=0.9)
 
 
 @CAUSAL
@@ -122,18 +122,18 @@ def test_capped_scores_equal_the_definition(
     states = make_states(2, dtype)
     options: dict[str, Any] = {"sliding_window": sliding_window, "softcap": 1.5}
     output = attend(states, causal=causal, **options, **({} if has_mask else {"block_mask": None}))
-    wanted = expected(reference_attention, states, causal=causal, **options)
-    assert_same(output, wanted, states, dtype=dtype)
+    assert_same(output, reference_attention, states, causal=causal, **options)
     uncapped = attend(states, causal=causal, sliding_window=sliding_window)
     assert sliding_window == 1 or float((output - uncapped).detach().abs().max()) > 0.1
 
 
 @CAUSAL
-def test_dense_and_sdpa_are_one_function(causal):
+def test_dense_and_sdpa_are_one_function(causal, reference_attention):
     states = [part.detach() for part in make_states(NUM_HEADS)]
     mask = block_mask(CU_SEQLENS, shape=(2, ROW_LENGTH), causal=causal, dtype=torch.float32)
     dense = attention._dense(*states, mask, scaling=None, dropout=0.0)
-    assert_close(dense, attend(states, causal=causal), atol=2e-6, rtol=0)
+    exact = expected(reference_attention, [part.double() for part in states], causal=causal)
+    assert_as_exact([dense], [attend(states, causal=causal)], [exact])
 
 
 def test_dropout_drops_attention_weights():
@@ -289,7 +289,9 @@ class TestVarlen:
     @CAUSAL
     @GROUPS
     @WINDOWS
-    def test_equals_sdpa(self, sliding_window, num_key_heads, causal, calls, request):
+    def test_equals_the_definition(
+        self, sliding_window, num_key_heads, causal, calls, request, reference_attention
+    ):
         is_old = "old" in request.node.callspec.id.split("-")
         states = make_states(num_key_heads)
         options = {"causal": causal, "sliding_window": sliding_window, "scaling": 0.7}
@@ -298,7 +300,7 @@ class TestVarlen:
                 attend(states, **options, block_mask=None)
             return
         output = attend(states, **options, block_mask=None)
-        assert_same(output, attend(states, **options).double(), states, dtype=torch.float32)
+        assert_same(output, reference_attention, states, **options)
         assert len(calls) == 1
         assert calls[0]["key_heads"] == (NUM_HEADS if is_old else num_key_heads)
 

@@ -46,6 +46,7 @@ from biphasic.training.step.optimizer import set_precision
 from biphasic.training.step.passes import pass_loss
 from families import tiny_config
 from process_ranks import process_outcomes
+from rounding import assert_as_exact
 from short_runs import Killed, assert_close, assert_same, killing, metrics
 from short_runs import train as short_train
 
@@ -98,10 +99,12 @@ def test_losses_and_gradients_of_vectors_are_those_of_the_oracle(num_negatives, 
     loss = own.summed(given, torch.arange(len(given))) / own.normaliser
     (gradient,) = torch.autograd.grad(loss, given)
     oracle = MultipleNegativesRankingLoss(Given(), **theirs)
-    expected = oracle.compute_loss_from_embeddings([*given.split(NUM_PAIRS)], torch.tensor(0))
-    (expected_gradient,) = torch.autograd.grad(expected, given)
-    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-6, atol=1e-6)
+    found = [[loss, gradient]]
+    for precision in (torch.float32, torch.float64):
+        again = given.detach().to(precision).requires_grad_()
+        expected = oracle.compute_loss_from_embeddings([*again.split(NUM_PAIRS)], torch.tensor(0))
+        found.append([expected, *torch.autograd.grad(expected, again)])
+    assert_as_exact(*found)
 
 
 def test_hardness_is_of_queries_alone():
@@ -122,8 +125,11 @@ def test_matryoshka_is_the_mean_over_the_widths():
     loss = own.summed(given, torch.arange(len(given))) / own.normaliser
     model = Given()
     oracle = MatryoshkaLoss(model, MultipleNegativesRankingLoss(model), [WIDTH, 8, 4])
-    features = [{"vectors": part} for part in given.split(NUM_PAIRS)]
-    torch.testing.assert_close(loss, oracle(features, torch.tensor(0)) / 3, rtol=1e-6, atol=1e-6)
+    expected, exact = (
+        oracle([{"vectors": part} for part in each.split(NUM_PAIRS)], torch.tensor(0)) / 3
+        for each in (given, given.double())
+    )
+    assert_as_exact([loss], [expected], [exact])
 
 
 def test_other_answers_to_a_query_are_no_negatives():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -10,7 +12,6 @@ import torch
 import transformers
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.testing import assert_close
 from transformers import EuroBertConfig, LlamaConfig, PreTrainedModel
 
 from biphasic.data.packing import pack_sequences
@@ -19,10 +20,10 @@ from biphasic.model.loading.build import load_encoder, load_pretrained
 from biphasic.model.loading.directions import close_again, is_open, open_both_ways
 from biphasic.model.loading.eurobert import eurobert_config
 from families import DISTINCT, FAMILIES, save_family, tiny_config
+from rounding import assert_as_exact, exactly
 
 Documents = list[NDArray[np.int64]]
 EVERY = pytest.mark.parametrize("family", DISTINCT)
-TOLERANCE = 1e-5
 
 
 def write_open(source: Path, target: Path) -> Path:
@@ -48,23 +49,34 @@ def padded(model: PreTrainedModel, documents: Documents) -> list[Tensor]:
     return [states[start:end] for start, end in spans]
 
 
-def assert_same(ours: list[Tensor], theirs: list[Tensor]) -> None:
-    for one, other in zip(ours, theirs, strict=True):
-        assert_close(one, other, atol=TOLERANCE, rtol=0)
+class Wanted(NamedTuple):
+    """The states of each document in fp32 and in fp64."""
+
+    states: list[Tensor]
+    exact: list[Tensor]
+
+
+def wanted_states(model: PreTrainedModel, documents: Documents) -> Wanted:
+    exact = deepcopy(model).double()
+    return Wanted(packed_states(model, documents), exactly(lambda: packed_states(exact, documents)))
+
+
+def assert_same(states: list[Tensor], wanted: Wanted) -> None:
+    assert_as_exact(states, *wanted)
 
 
 @EVERY
 def test_an_open_folder_means_the_same_to_everyone(family, tmp_path, token_documents):
     source = save_family(family, tmp_path / "source")
-    wanted = packed_states(load_pretrained(source), token_documents)
+    wanted = wanted_states(load_pretrained(source), token_documents)
     folder = write_open(source, tmp_path / "open")
 
     plain = transformers.AutoModel.from_pretrained(folder)
     assert_same(padded(plain, token_documents), wanted)
-    for document, states in zip(token_documents, wanted, strict=True):  # without a mask
-        with torch.no_grad():
-            alone = plain.eval()(input_ids=torch.from_numpy(document)[None]).last_hidden_state[0]
-        assert_close(alone, states, atol=TOLERANCE, rtol=0)
+    with torch.no_grad():  # without a mask
+        rows = (torch.from_numpy(document)[None] for document in token_documents)
+        alone = [plain.eval()(input_ids=row).last_hidden_state[0] for row in rows]
+    assert_same(alone, wanted)
 
     assert_same(padded(load_encoder(folder, batching="padded"), token_documents), wanted)
     assert_same(packed_states(load_encoder(folder), token_documents), wanted)
@@ -105,7 +117,7 @@ def test_gemma_3_with_its_makers_switch(switch, tmp_path, token_documents):
     source = save_family(
         "gemma3", tmp_path / "source", use_bidirectional_attention=switch, sliding_window=8
     )
-    wanted = packed_states(load_pretrained(source), token_documents)
+    wanted = wanted_states(load_pretrained(source), token_documents)
     folder = write_open(source, tmp_path / "open")
     assert_same(padded(transformers.AutoModel.from_pretrained(folder), token_documents), wanted)
     assert_same(packed_states(load_encoder(folder), token_documents), wanted)
@@ -136,14 +148,16 @@ class TestEuroBert:
             source, config=config, output_loading_info=True
         )
         assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys"))
-        assert_same(padded(theirs, token_documents), packed_states(model, token_documents))
+        wanted = wanted_states(model, token_documents)
+        assert_same(padded(theirs, token_documents), wanted)
         if config.tie_word_embeddings:
             assert theirs.lm_head.weight is theirs.model.embed_tokens.weight
         with torch.no_grad():
             tokens = torch.from_numpy(token_documents[0])[None]
-            states = packed_states(model, token_documents)[0]
+            ours = model.lm_head(wanted.states[0])
             logits = theirs.eval()(input_ids=tokens).logits[0]
-        assert_close(model.lm_head(states), logits, atol=1e-4, rtol=0)
+            exact = exactly(lambda: theirs.double()(input_ids=tokens).logits[0])
+        assert_as_exact([ours], [logits], [exact])
 
     def test_nothing_of_the_configuration_is_lost(self):
         """Every setting that both have is the same, but for those with other defaults."""

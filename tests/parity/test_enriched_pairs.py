@@ -24,6 +24,7 @@ from biphasic.errors import ConfigError
 from biphasic.objectives.info_nce import Distance, Margins
 from biphasic.tasks.pairs.enrich import mine, teach
 from biphasic.training.step.input import StepRows
+from rounding import assert_as_exact
 from short_runs import Killed, assert_same, killing
 from tiny_use import link_model
 
@@ -141,10 +142,13 @@ def test_the_distance_and_its_gradient_are_those_of_the_oracle(taught):
     order = torch.tensor([3, 0, 5, 1, 2, 4])  # as vectors lie in rows
     loss = own.summed(vectors[order], order) / own.normaliser
     (gradient,) = torch.autograd.grad(loss, vectors)
-    expected = 8 * MSELoss(Given())([{"vectors": vectors}], torch.from_numpy(targets))
-    (expected_gradient,) = torch.autograd.grad(expected, vectors)
-    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-6, atol=1e-6)
+    found = [[loss, gradient]]
+    for precision in (torch.float32, torch.float64):
+        again = vectors.detach().to(precision).requires_grad_()
+        goal = torch.from_numpy(targets).to(precision)
+        expected = 8 * MSELoss(Given())([{"vectors": again}], goal)
+        found.append([expected, *torch.autograd.grad(expected, again)])
+    assert_as_exact(*found)
 
 
 def phase(pairs: Pairs, **changes):
@@ -193,10 +197,13 @@ def test_margins_and_their_gradient_are_those_of_the_oracle(similarity, num_nega
     (gradient,) = torch.autograd.grad(loss, vectors)
     compare = {"cosine": pairwise_cos_sim, "dot": pairwise_dot_score}[similarity]
     oracle = MarginMSELoss(nn.Identity(), similarity_fct=compare)
-    expected = oracle.compute_loss_from_embeddings([*vectors.split(num_pairs)], scores)
-    (expected_gradient,) = torch.autograd.grad(expected, vectors)
-    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-6, atol=1e-6)
+    found = [[loss, gradient]]
+    for precision in (torch.float32, torch.float64):
+        again = vectors.detach().to(precision).requires_grad_()
+        parts = [*again.split(num_pairs)]
+        expected = oracle.compute_loss_from_embeddings(parts, scores.to(precision))
+        found.append([expected, *torch.autograd.grad(expected, again)])
+    assert_as_exact(*found)
 
 
 def test_margins_are_those_of_the_scores_or_else_of_the_vectors(

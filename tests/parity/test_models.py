@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.attention import varlen
-from torch.testing import assert_close
 from transformers import PreTrainedModel
 
 from biphasic.data.packing import PackedBatch, pack_sequences
@@ -25,6 +25,7 @@ from biphasic.objectives.supervision import Supervision, Vocabulary
 from biphasic.training.step.optimizer import MasterWeights, set_precision
 from biphasic.training.step.passes import summed_loss
 from families import replaced_attention
+from rounding import assert_as_exact, exactly
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +33,6 @@ Documents = list[NDArray[np.int64]]
 
 FAMILIES = ("llama", "qwen3", "eurobert", "modernbert")
 WINDOWED = ("gemma3", "qwen2")
-TOLERANCES = {"fp32": 1e-5, "bf16": 1e-1}  # of hidden states between -4 and 4
 BROAD = 0.1
 """Hidden states that differ by less would not show a leak."""
 
@@ -46,6 +46,12 @@ def alone(model: PreTrainedModel, document: NDArray[np.int64], *, causal: bool) 
     """Return the hidden states of one document in a row of its own length."""
     batch = pack_sequences([document], row_length=len(document), pad_id=0)
     return hidden_states(model, batch, causal=causal)
+
+
+def in_fp64(model: PreTrainedModel, function: Callable[[PreTrainedModel], Any]) -> Any:
+    """Return what a function makes of the same model in fp64."""
+    exact = deepcopy(model).double()
+    return exactly(lambda: function(exact))
 
 
 def input_gradient(
@@ -83,7 +89,8 @@ class TestPacking:
         assert together.dtype == {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
         for document, (start, end) in zip(token_documents, packed.spans, strict=True):
             single = alone(model, document, causal=causal)
-            assert_close(together[start:end], single, atol=TOLERANCES[precision], rtol=0)
+            exact = in_fp64(model, lambda model, d=document: alone(model, d, causal=causal))
+            assert_as_exact([together[start:end]], [single], [exact])
 
     @CAUSAL
     @FAMILY
@@ -153,11 +160,14 @@ class TestOwnAttention:
         self, family, changes, causal, implementation, tiny_model, token_documents, own_attention
     ):
         model = tiny_model(family, **changes)
-        theirs = own_attention(model, implementation).base_model(
-            input_ids=torch.from_numpy(token_documents[0])[None]
-        )
+        tokens = torch.from_numpy(token_documents[0])[None]
+
+        def states(model: PreTrainedModel) -> Tensor:
+            return model.base_model(input_ids=tokens).last_hidden_state[0]
+
+        theirs = own_attention(model, implementation)
         ours = alone(model, token_documents[0], causal=causal)
-        assert_close(ours, theirs.last_hidden_state[0], atol=1e-5, rtol=0)
+        assert_as_exact([ours], [states(theirs)], [in_fp64(theirs, states)])
 
     @pytest.mark.parametrize("family", ["gemma3", "qwen2", "modernbert"])
     def test_windows_are_seen(self, family, tiny_model, token_documents):
@@ -267,11 +277,14 @@ class TestCalls:
             model.activation_checkpointing_enable()
         torch.compiler.reset()
         model.base_model.compile(backend="aot_eager", fullgraph=True)
-        states = hidden_states(plain, packed, causal=causal)
-        assert_close(hidden_states(model, packed, causal=causal), states, atol=1e-5, rtol=0)
-        gradients = (weight_gradients(each, packed, causal=causal) for each in (model, plain))
-        for gradient, wanted in zip(*gradients, strict=True):
-            assert_close(gradient, wanted, atol=1e-5 * float(wanted.abs().max()) + 1e-6, rtol=0)
+
+        def states_and_gradients(model: PreTrainedModel) -> list[Tensor]:
+            states = hidden_states(model, packed, causal=causal).detach()
+            return [states, *weight_gradients(model, packed, causal=causal)]
+
+        compiled, (states, *gradients) = map(states_and_gradients, (model, plain))
+        exact = in_fp64(plain, states_and_gradients)
+        assert_as_exact(compiled, [states, *gradients], exact)
 
         # With a broken function both must go wrong in the same way: so every layer calls it.
         torch.compiler.reset()
@@ -279,7 +292,9 @@ class TestCalls:
         with torch.no_grad():
             shattered = hidden_states(plain, packed, causal=causal)
             assert float((shattered - states).abs().max()) > BROAD
-            assert_close(hidden_states(model, packed, causal=causal), shattered, atol=1e-5, rtol=0)
+            exact = in_fp64(plain, lambda model: hidden_states(model, packed, causal=causal))
+            compiled = hidden_states(model, packed, causal=causal)
+            assert_as_exact([compiled], [shattered], [exact])
 
     @ANY_FAMILY
     def test_a_mask_that_hides_tokens_is_refused(self, family, tiny_model, packed):
@@ -315,11 +330,14 @@ def test_variable_length_kernel_gives_the_same_states(
         num_calls += 1
         return reference_attention(query, key, value, cu_seq_q, reach=window_size, scale=scale)
 
+    def states(model: PreTrainedModel) -> Tensor:
+        return hidden_states(model, packed, causal=causal)
+
     model = tiny_model(family)
-    plain = hidden_states(model, packed, causal=causal)
+    plain, exact = states(model), in_fp64(model, states)
     monkeypatch.setattr(attention, "backend", lambda *_: "varlen")
     monkeypatch.setattr(varlen, "varlen_attn", stand_in)
-    assert_close(hidden_states(model, packed, causal=causal), plain, atol=1e-5, rtol=0)
+    assert_as_exact([states(model)], [plain], [exact])
     assert num_calls == 3  # one for each layer
 
 

@@ -10,7 +10,6 @@ import torch
 import transformers
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.testing import assert_close
 from transformers import PreTrainedModel
 
 from biphasic.data.packing import Batching, pack_sequences
@@ -24,14 +23,13 @@ from biphasic.tasks.finetune import FinetuneRun, encode_task, finetune_group
 from biphasic.tasks.kinds.kind import SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, AnsweredText, ExampleTask, TaskInfo
+from rounding import assert_as_exact, exactly
 
 Documents = list[NDArray[np.int64]]
 
 ENCODERS = ("bert", "roberta", "modernbert", "eurobert")
 DECODERS = ("llama", "qwen3", "qwen2", "gemma3")
 OWN_ATTENTION = ("mpnet", "deberta-v2")
-# Of states up to 4. The real model has 6 layers of width 384.
-TOLERANCE = 1e-5
 BROAD = 0.1
 """Hidden states that differ by less would not show a mask that is wrong in one place."""
 
@@ -63,9 +61,9 @@ def own_states(model: PreTrainedModel, documents: Documents) -> list[Tensor]:
 def test_packed_equals_padded(family, changes, saved_model, token_documents):
     folder = saved_model(family, **changes)
     ours = packed_states(load_encoder(folder), token_documents)
-    theirs = own_states(load_encoder(folder, batching="padded"), token_documents)
-    for packed, padded in zip(ours, theirs, strict=True):
-        assert_close(packed, padded, atol=TOLERANCE, rtol=0)
+    model = load_encoder(folder, batching="padded")
+    theirs = own_states(model, token_documents)
+    assert_as_exact(ours, theirs, exactly(lambda: own_states(model.double(), token_documents)))
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gemma3", "modernbert"])
@@ -105,9 +103,9 @@ def test_attention_of_another_kind_needs_padding(family, saved_model, token_docu
     model = load_encoder(folder, batching="padded")
     check_contract(model, causal=False)
     together = own_states(model, token_documents)
-    for document, states in zip(token_documents, together, strict=True):
-        (alone,) = own_states(model, [document])
-        assert_close(states, alone, atol=TOLERANCE, rtol=0)
+    alone = [own_states(model, [document])[0] for document in token_documents]
+    exact = exactly(lambda: own_states(model.double(), token_documents))
+    assert_as_exact(together, alone, exact)
 
 
 def tiny_task() -> ExampleTask:
@@ -171,9 +169,14 @@ def test_real_weights():
         for batching in ("packed", "padded")
     )
     plain = transformers.AutoModel.from_pretrained(folder).eval()
-    with torch.inference_mode():
-        means = packed.pooled(sequences)
-        assert_close(means, padded.pooled(sequences), atol=TOLERANCE, rtol=0)
-        for mean, sequence in zip(means, sequences, strict=True):
-            states = plain(torch.from_numpy(sequence)[None]).last_hidden_state[0]
-            assert_close(mean, states.mean(0), atol=TOLERANCE, rtol=0)
+
+    def means() -> list[Tensor]:
+        rows = (torch.from_numpy(sequence)[None] for sequence in sequences)
+        return [plain(row).last_hidden_state[0].mean(0) for row in rows]
+
+    with torch.no_grad():
+        theirs = means()
+        plain.double()
+        exact = exactly(means)
+        for ours in (packed, padded):
+            assert_as_exact(ours.pooled(sequences), theirs, exact)

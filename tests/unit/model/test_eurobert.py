@@ -1,21 +1,26 @@
 """EuroBERT's layers and norms in training on a CPU: transformers' results, by other kernels."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from biphasic.data.packing import pack_sequences
 from biphasic.model.compute import documents, eurobert, norm
 from biphasic.model.compute.eurobert import speed_up_eurobert
+from biphasic.model.compute.forward import hidden_states
 from biphasic.model.compute.kernels import cpu_kernels
 from biphasic.model.compute.layers import recompute_activations
 from biphasic.model.compute.products import products
+from biphasic.model.head import language_model_head
 from biphasic.model.loading.build import new_model
 from biphasic.objectives.supervision import Supervision
 from biphasic.training.step.passes import Pass, pass_loss
 from families import tiny_config
+from rounding import assert_as_exact, exactly
 
 ROWS = pack_sequences([np.arange(n) % 50 for n in (90, 40, 130)], row_length=130, pad_id=0)
 SUPERVISION = Supervision(ROWS, np.arange(100), np.arange(100) % 50, causal=True)
@@ -39,12 +44,31 @@ def loss_and_gradients(model, *, are_on, causal=True, freeze=()):
     return loss.detach(), gradients
 
 
-def assert_close(actual, expected):
-    assert expected[0] == pytest.approx(actual[0].item(), rel=1e-6)
-    assert expected[1].keys() == actual[1].keys()
-    for name, gradient in expected[1].items():
-        assert gradient.abs().sum() > 0, name
-        torch.testing.assert_close(actual[1][name], gradient, rtol=1e-4, atol=2e-4)
+def in_fp64(model, *, causal):
+    """The same in fp64, by torch's kernels, whole logits and cross-entropy."""
+    model = deepcopy(model).double()
+    model.zero_grad()
+    states = hidden_states(model, ROWS, causal=causal)[SUPERVISION.positions]
+    labels = torch.from_numpy(SUPERVISION.labels)
+    loss = cross_entropy(language_model_head(model).logits(states), labels, reduction="sum")
+    loss.backward()
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return loss.detach(), gradients
+
+
+def assert_as_torch(model, *, causal=True, freeze=()):
+    """Compare our kernels' results with those of torch's, by their errors."""
+    (loss, theirs), (own_loss, ours) = (
+        loss_and_gradients(model, are_on=are_on, causal=causal, freeze=freeze)
+        for are_on in (False, True)
+    )
+    exact_loss, exact = exactly(lambda: in_fp64(model, causal=causal))
+    assert ours.keys() == theirs.keys() == exact.keys()
+    assert all(gradient.any() for gradient in exact.values())
+    found = ([each_loss, *each.values()] for each_loss, each in (
+        (own_loss, ours), (loss, theirs), (exact_loss, exact)
+    ))  # fmt: skip
+    assert_as_exact(*found)
 
 
 @pytest.fixture
@@ -74,9 +98,9 @@ def calls(monkeypatch):
 
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 def test_loss_and_gradients_are_those_of_torch_s_kernels(model, calls, causal):
-    expected = loss_and_gradients(model, are_on=False, causal=causal)
+    loss_and_gradients(model, are_on=False, causal=causal)
     assert not any(calls.values())
-    assert_close(loss_and_gradients(model, are_on=True, causal=causal), expected)
+    assert_as_torch(model, causal=causal)
     layers = model.config.num_hidden_layers
     assert calls == {
         "attention": layers,
@@ -98,18 +122,16 @@ def test_without_our_kernels_the_model_is_the_same_to_the_last_bit(model):
 def test_either_library_sums_gradients_of_a_shared_input(model, monkeypatch, library):
     if library == "onednn" and not torch.backends.mkldnn.is_available():
         pytest.skip("this torch has no oneDNN")
-    expected = loss_and_gradients(model, are_on=False)
     chosen = products()._replace(input_gradient=library)
     monkeypatch.setattr("biphasic.model.compute.linear.products", lambda: chosen)
-    assert_close(loss_and_gradients(model, are_on=True), expected)
+    assert_as_torch(model)
 
 
 @pytest.mark.parametrize(
     "freeze", [["embed_tokens"], ["q_proj", "up_proj"], ["layers.0", "embed_tokens"]], ids=str
 )
 def test_frozen_weights_get_no_gradient(model, freeze):
-    expected = loss_and_gradients(model, are_on=False, freeze=freeze)
-    assert_close(loss_and_gradients(model, are_on=True, freeze=freeze), expected)
+    assert_as_torch(model, freeze=freeze)
 
 
 def test_recomputed_activations_give_the_same(model, calls):
@@ -128,8 +150,7 @@ def test_layers_with_biases(calls):
     config.attention_bias = config.mlp_bias = True
     model = new_model(config, init_seed=3).train()
     speed_up_eurobert(model)
-    expected = loss_and_gradients(model, are_on=False)
-    assert_close(loss_and_gradients(model, are_on=True), expected)
+    assert_as_torch(model)
     assert calls["products"] == 0
 
 
@@ -137,6 +158,5 @@ def test_layers_with_biases(calls):
 def test_other_families(family, calls):
     model = new_model(tiny_config(family), init_seed=3).eval()
     speed_up_eurobert(model)
-    expected = loss_and_gradients(model, are_on=False, causal=False)
-    assert_close(loss_and_gradients(model, are_on=True, causal=False), expected)
+    assert_as_torch(model, causal=False)
     assert calls["rotary embeddings"] == calls["products"] == 0

@@ -11,28 +11,33 @@ from biphasic.model.compute.linear import speed_up_linear_layers
 from biphasic.model.compute.products import Products
 from biphasic.model.loading.build import load_encoder
 from families import save_family
-
-# Sums of at most 64 products of numbers around 1, in fp32.
-TOLERANCE = 2e-5
+from rounding import assert_as_exact
 
 
-def layers(*, bias: bool) -> tuple[nn.Sequential, nn.Sequential]:
-    """Return two layers in fp64, and the same ones in fp32 by the libraries of the machine."""
+def layers(*, bias: bool, dtype: torch.dtype = torch.float32) -> tuple[nn.Sequential, ...]:
+    """Return two layers by the libraries of the machine, by torch, and in fp64."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        exact = nn.Sequential(nn.Linear(48, 32, bias=bias), nn.Linear(32, 64, bias=bias)).double()
-    fast = deepcopy(exact).float()
+        plain = nn.Sequential(nn.Linear(48, 32, bias=bias), nn.Linear(32, 64, bias=bias)).to(dtype)
+    fast = deepcopy(plain)
     speed_up_linear_layers(fast)
-    return exact, fast
+    return fast, plain, deepcopy(plain).double()
 
 
 def gradients(model: nn.Module, states: Tensor) -> list[Tensor]:
     """Return output and gradients of a scalar of it, the input's first."""
     states = states.clone().requires_grad_()
     output = model(states)
-    weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(2))
+    drawn = torch.randn(output.shape, generator=torch.Generator().manual_seed(2)).bfloat16()
     inputs = [states, *model.parameters()]
-    return [output, *torch.autograd.grad((output * weights).sum(), inputs)]
+    return [output, *torch.autograd.grad((output * drawn.to(output.dtype)).sum(), inputs)]
+
+
+def assert_as_torch(models: tuple[nn.Sequential, ...], shape: tuple[int, ...]) -> None:
+    """Compare outputs and gradients, the last model's in fp64."""
+    dtype = models[0][0].weight.dtype
+    states = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+    assert_as_exact(*(gradients(each, states.to(each[0].weight.dtype)) for each in models))
 
 
 def choose(monkeypatch, forward, input_gradient, weight_gradient, *, widens_bf16=False):
@@ -59,15 +64,11 @@ def calls(monkeypatch):
 @pytest.mark.parametrize("shape", [(48,), (1, 48), (7, 48), (3, 5, 48)])
 def test_equals_the_exact_product(shape, bias, library, monkeypatch):
     choose(monkeypatch, library, library, library)
-    exact, fast = layers(bias=bias)
-    states = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-    for got, wanted in zip(gradients(fast, states), gradients(exact, states.double()), strict=True):
-        assert got.dtype == torch.float32
-        torch.testing.assert_close(got.double(), wanted, atol=TOLERANCE, rtol=TOLERANCE)
+    assert_as_torch(layers(bias=bias), shape)
 
 
 def test_frozen_weights_get_no_gradient():
-    _, fast = layers(bias=True)
+    fast, *_ = layers(bias=True)
     fast[0].requires_grad_(requires_grad=False)
     fast(torch.ones(2, 48)).sum().backward()
     assert [parameter.grad is None for parameter in fast.parameters()] == [True, True, False, False]
@@ -76,38 +77,28 @@ def test_frozen_weights_get_no_gradient():
 @pytest.mark.parametrize("shape", [(48,), (3, 5, 48)])
 def test_widened_bf16_is_the_rounded_product_of_fp32(shape, monkeypatch):
     choose(monkeypatch, "onednn", "onednn", "mkl", widens_bf16=True)
-    _, fast = layers(bias=True)
-    layer = fast[0].bfloat16()
-    plain = deepcopy(layer)
-    plain.__class__ = nn.Linear
-    states = torch.randn(shape, generator=torch.Generator().manual_seed(1)).bfloat16()
-    got, wanted = gradients(layer, states), gradients(plain, states)
-    for number, expected in zip(got, wanted, strict=True):
-        assert number.dtype == torch.bfloat16
-        # Both are rounded from sums in fp32: neighbouring numbers of bf16 at most.
-        torch.testing.assert_close(number, expected, atol=2**-8, rtol=2**-7)
+    assert_as_torch(layers(bias=True, dtype=torch.bfloat16), shape)
 
 
 def test_each_product_is_computed_by_its_library(monkeypatch, calls):
     choose(monkeypatch, "mkl", "onednn", "mkl")
-    _, fast = layers(bias=False)
+    fast, *_ = layers(bias=False)
     fast(torch.ones(2, 48, requires_grad=True)).sum().backward()
     assert calls == ["mkl", "mkl", "onednn", "mkl", "onednn", "mkl"]
 
 
 def test_bf16_is_left_to_torch_where_that_is_faster(monkeypatch, calls):
     choose(monkeypatch, "onednn", "onednn", "mkl", widens_bf16=False)
-    _, fast = layers(bias=True)
+    fast, *_ = layers(bias=True)
     fast.bfloat16()(torch.ones(2, 48, dtype=torch.bfloat16)).sum().backward()
     assert calls == []
 
 
 def test_names_and_weights_stay():
-    exact, fast = layers(bias=True)
+    fast, plain, _ = layers(bias=True)
     assert isinstance(fast[0], nn.Linear)
     assert all(
-        torch.equal(tensor, exact.state_dict()[name].float())
-        for name, tensor in fast.state_dict().items()
+        torch.equal(tensor, plain.state_dict()[name]) for name, tensor in fast.state_dict().items()
     )
 
 

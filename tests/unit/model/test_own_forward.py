@@ -10,7 +10,6 @@ import pytest
 import torch
 import transformers
 from torch import Tensor
-from torch.testing import assert_close
 from transformers import PretrainedConfig, PreTrainedModel
 
 from biphasic.data.packing import pack_sequences
@@ -26,6 +25,7 @@ from biphasic.model.compute.forward import (
 )
 from biphasic.model.loading.build import load_encoder, load_pretrained, new_model
 from families import SHARED, replaced_attention, tiny_config, with_head
+from rounding import assert_as_exact, exactly
 
 pytestmark = pytest.mark.slow
 
@@ -112,13 +112,15 @@ def test_an_encoder_with_masked_windows_is_read_padded(tmp_path):
     config = transformers.AutoConfig.from_pretrained(folder)
     config.is_causal, config.sliding_window = False, 6  # it is counted without the token itself
     theirs = transformers.AutoModel.from_pretrained(
-        folder, config=config, attn_implementation="eager"
+        folder, config=config, attn_implementation="eager", experts_implementation="eager"
     )
     tokens = probe_tokens(model, 20)
+    row = torch.from_numpy(tokens)[None]
     with torch.no_grad():
         states, _ = padded_states(model.eval(), [tokens, tokens[:9]], pad_id=0)
-        alone = theirs.eval()(input_ids=torch.from_numpy(tokens)[None]).last_hidden_state[0]
-    assert_close(states[:20], alone, atol=1e-5, rtol=0)
+        alone = theirs.eval()(input_ids=row).last_hidden_state[0]
+        exact = exactly(lambda: theirs.double()(input_ids=row).last_hidden_state[0])
+    assert_as_exact([states[:20]], [alone], [exact])
 
 
 def test_both_ways_are_named_where_neither_is_right(tmp_path):
@@ -264,6 +266,8 @@ def test_a_mask_that_hides_nothing_is_no_padding(mask):
     batch = pack_sequences([np.array([3, 4]), np.array([5, 6])], row_length=4, pad_id=0)
     arguments = packed_arguments(model, batch, causal=True)
     states = model.base_model(**arguments, attention_mask=mask).last_hidden_state
-    assert_close(states.flatten(0, 1), hidden_states(model, batch, causal=True))
+    packed = hidden_states(model, batch, causal=True)
+    exact = exactly(lambda: hidden_states(model.double(), batch, causal=True))
+    assert_as_exact([states.flatten(0, 1)], [packed], [exact])
     with pytest.raises(ModelError, match="padding is a separate segment"):
         model.base_model(**arguments, attention_mask=torch.tensor([[1, 1, 1, 0]]))

@@ -14,6 +14,8 @@ CHOSEN = Products("mkl", "onednn", "mkl", widens_bf16=False)
 def fresh(tmp_path, monkeypatch):
     """A machine that has measured nothing; returns the measurements that were made."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for limit in module._LIMITS:
+        monkeypatch.delenv(limit, raising=False)
     measured = []
     monkeypatch.setattr(module, "_measured", lambda: measured.append(1) or CHOSEN)
     products.cache_clear()
