@@ -24,8 +24,8 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 pytestmark = pytest.mark.slow
 
-LENGTHS = ([1], [13], [40, 7, 24], [11, 11])
-"""Of the rows of four batches: below and above every window and every border of rope scaling."""
+LENGTHS = ([1], [2], [13], [40, 7, 24], [11, 11])
+"""Of the rows of batches: below and above every window and every border of rope scaling."""
 
 SAME_MODULES = {"llama": "llama3", "smollm2": "llama3", "qwen2.5": "qwen2"}
 """Families that transformers builds of the modules of another, which is tested."""
@@ -187,21 +187,38 @@ def computing(graph: Path) -> Callable[[Inputs], NDArray[np.float32]]:
 def worst_difference(folder: Path, compute: Callable[[Inputs], NDArray[np.float32]]) -> float:
     """Return the largest absolute difference from torch over the tokens of padded batches."""
     model = AutoModel.from_pretrained(folder).eval()
-    return max(difference(model, compute, lengths) for lengths in LENGTHS)
+    return max(
+        difference(model, compute, lengths, left=left)
+        for lengths in (*LENGTHS, *lengths_of(model.config))
+        for left in (False, True)
+    )
+
+
+def lengths_of(config: Any) -> list[list[int]]:
+    """Return the longest text, and texts around a window's end."""
+    # Positions of RoBERTa begin behind the padding's.
+    longest = config.max_position_embeddings - (config.model_type == "roberta") * 2
+    window = getattr(config, "sliding_window", None) or getattr(config, "local_attention", None)
+    around = [] if window is None else [[window - 1, window, window + 1], [window // 2 + 1]]
+    return [[longest], *around]
 
 
 def difference(
-    model: Any, compute: Callable[[Inputs], NDArray[np.float32]], lengths: list[int]
+    model: Any,
+    compute: Callable[[Inputs], NDArray[np.float32]],
+    lengths: list[int],
+    *,
+    left: bool,
 ) -> float:
-    inputs = padded_batch(lengths, pad_id=model.config.pad_token_id)
+    inputs = padded_batch(lengths, pad_id=model.config.pad_token_id, left=left)
     with torch.no_grad():
         expected = model(**{name: torch.from_numpy(array) for name, array in inputs.items()})
     is_token = inputs["attention_mask"] == 1
     return float(np.abs(expected.last_hidden_state.numpy() - compute(inputs))[is_token].max())
 
 
-def padded_batch(lengths: list[int], *, pad_id: int) -> Inputs:
-    is_token = np.arange(max(lengths)) < np.array(lengths)[:, None]
+def padded_batch(lengths: list[int], *, pad_id: int, left: bool) -> Inputs:
+    is_token = np.arange(max(lengths))[:: -1 if left else 1] < np.array(lengths)[:, None]
     draws = np.random.default_rng(3).integers(4, 97, is_token.shape)
     return {
         "input_ids": np.where(is_token, draws, pad_id),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 
 import pytest
 from typer.testing import CliRunner
@@ -11,6 +13,7 @@ from biphasic.cli.data import tokenizer_app
 from biphasic.data.text.pydocs import load_documents
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
 from biphasic.errors import ConfigError, DataError
+from mini_study import command
 
 
 def run(*arguments) -> list[str]:
@@ -51,6 +54,23 @@ def test_train_gives_the_library_s_result_and_prints_it(texts, documents, tmp_pa
     assert messages[0] == "read 61 documents, 8.97 kB of text"
     assert messages[1] == "vocabulary: 310 entries"
     assert messages[2] == f"tokenizer: {out}"
+
+
+@pytest.mark.slow
+def test_training_on_several_threads_gives_the_same_file(texts, tmp_path):
+    made = []
+    for threads in ("1", "4"):
+        out = tmp_path / threads
+        subprocess.run(
+            command(
+                *("tokenizer", "train", texts, "--column", "body"),
+                *("--vocab-size", "400", "--out", out),
+            ),
+            env={**os.environ, "RAYON_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "true"},
+            check=True, capture_output=True,
+        )  # fmt: skip
+        made.append((out / "tokenizer.json").read_bytes())
+    assert made[0] == made[1]
 
 
 def test_too_little_text_for_the_vocabulary_is_reported(tmp_path):

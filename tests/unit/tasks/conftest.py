@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedModel
 
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
@@ -60,6 +60,23 @@ def wordpiece() -> TextTokenizer:
     tokens.train_from_iterator(
         [f"{TEXT} abcdefghijklmnopqrstuvwxyz naive 東京 , . ( )"] * 20, trainer
     )
+    return TextTokenizer(tokens, special)
+
+
+@pytest.fixture(scope="session")
+def nfkc() -> TextTokenizer:
+    """A Unigram as in XLM-RoBERTa: it makes several characters of one, and one of several."""
+    tokens = Tokenizer(models.Unigram())
+    tokens.normalizer = normalizers.NFKC()
+    tokens.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokens.decoder = decoders.Metaspace()
+    special = {"bos": "<s>", "eos": "</s>", "pad": "<pad>", "mask": "<mask>"}
+    trainer = trainers.UnigramTrainer(
+        vocab_size=160, special_tokens=[*special.values(), "<unk>"], unk_token="<unk>",  # noqa: S106
+        show_progress=False,
+    )  # fmt: skip
+    text = f"{TEXT} abcdefghijklmnopqrstuvwxyz 東京都 각 éệ fi kg 1⁄2 , . ( )"
+    tokens.train_from_iterator([text] * 20, trainer)
     return TextTokenizer(tokens, special)
 
 

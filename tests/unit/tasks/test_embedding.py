@@ -254,14 +254,16 @@ def test_other_modules_and_prompts_are_refused_by_name(sentence_model):
     ("key", "is_causal"),
     [("pooling_mode_lasttoken", True), ("pooling_mode_cls_token", False)],
 )
+@pytest.mark.parametrize("side", ["right", "left"])
 def test_another_pooling_and_direction_are_those_of_sentence_transformers(
-    one_thread, tmp_path, key, is_causal
+    one_thread, tmp_path, key, is_causal, side
 ):
     from sentence_transformers import SentenceTransformer
 
     folder = write_model(tmp_path / "qwen3", "qwen3")
     write_tokenizer(tiny_tokenizer(), folder, max_seqlen=64)
     write_sentence_transformers(folder, hidden_size=32, max_seqlen=LIMIT)
+    change(folder / "tokenizer_config.json", padding_side=side)
     change(folder / "1_Pooling/config.json", pooling_mode_mean_tokens=False, **{key: True})
     if not is_causal:
         change(folder / "config.json", is_causal=False)

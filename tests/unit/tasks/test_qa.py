@@ -84,7 +84,7 @@ def questions(draw):
     return Question("q", "who sat", context, (Answer(context[start:end], start),))
 
 
-@pytest.mark.parametrize("kind", ["tokenizer", "wordpiece"])
+@pytest.mark.parametrize("kind", ["tokenizer", "wordpiece", "nfkc"])
 @settings(max_examples=60, deadline=None)
 @given(question=questions(), room=st.integers(1, 30), overlap=st.integers(0, 8))
 def test_a_perfect_model_finds_every_answer_that_a_window_holds(
@@ -92,7 +92,7 @@ def test_a_perfect_model_finds_every_answer_that_a_window_holds(
 ):
     tokenizer = request.getfixturevalue(kind)
     unanswerable = Question("n", "who sat", question.context, ())
-    max_seqlen = 2 + 1 + 4 + overlap + room  # BOS, EOS, separator and question
+    max_seqlen = 2 + len(tokenizer.separator_ids) + 4 + overlap + room  # BOS, EOS, and question
     encoded = encode(tokenizer, question, unanswerable, max_seqlen=max_seqlen, overlap=overlap)
     scores = perfect_scores(encoded)
     predicted, abstained = scores.columns["predicted"]
@@ -105,6 +105,14 @@ def test_a_perfect_model_finds_every_answer_that_a_window_holds(
         assert scores.metrics["exact_match"] == 1.0
     else:
         assert predicted == ""
+
+
+@pytest.mark.parametrize("text", ["㎏", "x²½ﬁ", "Ｐａｒｉｓ", "e\N{COMBINING ACUTE ACCENT}", "①2"])
+def test_an_answer_is_cut_from_the_text_as_it_was_before_nfkc(nfkc, text):
+    context = f"½ ﬁ {text} ㎏ {text} sat"
+    for start in (4, context.rindex(text)):
+        encoded = encode(nfkc, Question("1", "who", context, (Answer(text, start),)))
+        assert perfect_scores(encoded).columns["predicted"] == [text]
 
 
 def test_an_answer_longer_than_all_windows_is_lost_and_counted(tokenizer):

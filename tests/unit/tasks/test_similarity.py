@@ -20,6 +20,7 @@ from tiny_use import words, write_jsonl, write_model
 pytestmark = pytest.mark.usefixtures("unprobed", "one_thread")
 
 
+STS12 = Path(__file__).parents[4] / "shared/data/tasks/sts/sts12/test.jsonl"
 MODULES = {"": "Transformer", "1_Pooling": "Pooling"}
 
 
@@ -59,6 +60,40 @@ def test_cosines_and_their_correlation_are_those_of_a_plain_loop(tmp_path):
     correlation = spearmanr(values, table["predicted"]).statistic
     assert result.results[0].test["spearman"] == pytest.approx(correlation, abs=1e-12)
     assert np.mean(table["score"]) == pytest.approx(correlation, abs=1e-12)
+
+
+@pytest.mark.skipif(not STS12.is_file(), reason="the shared task data are not here")
+def test_the_parts_of_sts12_have_the_cosines_of_the_whole(tmp_path):
+    """Parts differ in scale: the correlation over all is no mean of theirs."""
+    rows = [json.loads(line) for line in STS12.read_text(encoding="utf-8").splitlines()]
+    parts: dict[str, list[dict]] = {}
+    for row in rows:
+        parts.setdefault(row["source"], []).append(row)
+    parts = {name: part[:30] for name, part in parts.items()}
+    assert parts.keys() == {"MSRpar", "OnWN", "SMTeuroparl", "SMTnews"}
+    model = write_model(tmp_path / "model", "eurobert")
+
+    def scored(name: str, some: list[dict]) -> tuple[float, dict[str, float]]:
+        path = write_jsonl(tmp_path / f"{name}.jsonl", some)
+        result = run(model, f"sts:{path}", tmp_path / "runs")
+        table = pq.read_table(result.folder / result.results[0].id / "scores.parquet").to_pydict()
+        return result.results[0].test["spearman"], dict(
+            zip(table["id"], table["predicted"], strict=True)
+        )
+
+    whole, cosines = scored("whole", [row for part in parts.values() for row in part])
+    assert whole == pytest.approx(
+        spearmanr(
+            [row["score"] for part in parts.values() for row in part],
+            [cosines[row["id"]] for part in parts.values() for row in part],
+        ).statistic,
+        abs=1e-12,
+    )
+    for name, part in parts.items():
+        spearman, alone = scored(name, part)
+        assert alone == pytest.approx({row["id"]: cosines[row["id"]] for row in part}, abs=1e-5)
+        expected = spearmanr([row["score"] for row in part], [*alone.values()]).statistic
+        assert spearman == pytest.approx(expected, abs=1e-12)
 
 
 def test_equal_cosines_are_ties_and_if_all_are_equal_there_is_no_correlation(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import numpy as np
 import pytest
 import torch
@@ -43,13 +45,13 @@ EMPTY_WORDS = [
 LABELS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 
 
-def encode(tokenizer, *sentences, max_seqlen=512):
+def encode(tokenizer, *sentences, max_seqlen=512, labels=LABELS):
     """Encode sentences of words and tags; where there are none, all is `O`."""
     records = tuple(
         TaggedSentence(str(number), tuple(words), tuple(tags or [0] * len(words)))
         for number, (words, tags) in enumerate(sentences)
     )
-    task = ExampleTask(task_info("tc", "entity_f1"), dict.fromkeys(SPLITS, records), LABELS)
+    task = ExampleTask(task_info("tc", "entity_f1"), dict.fromkeys(SPLITS, records), labels)
     return EncodedTagging(task, tokenizer, protocol=FinetuneProtocol(max_seqlen=max_seqlen))
 
 
@@ -118,6 +120,25 @@ def test_every_word_that_is_not_dropped_has_a_token(wordpiece, words):
     assert encoded.num_truncated["test"] == 0
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    words=st.lists(
+        st.sampled_from(
+            ["the", "cat", "x²½ﬁ", "㎏", "Ｐａｒｉｓ", "①2", "e\N{COMBINING ACUTE ACCENT}"]
+        )
+    )
+)
+def test_every_word_has_its_first_token_after_nfkc(nfkc, words):
+    words = ["cat", *words]
+    encoded = encode(nfkc, (words, None))
+    [sentence] = encoded.sentences["test"]
+    assert encoded.num_truncated["test_lost_words"] == 0
+    borders = [*sentence.positions, len(sentence.sequence) - 1]
+    for word, start, end in zip(words, borders, borders[1:], strict=False):
+        spelt = nfkc.decode(sentence.sequence[start:end].tolist())
+        assert spelt.replace(" ", "") == unicodedata.normalize("NFKC", word)
+
+
 @pytest.mark.parametrize("word", ["\N{COMBINING ACUTE ACCENT}", *EMPTY_WORDS])
 def test_the_wordpiece_drops_words_of_nothing_but_marks_and_spaces(wordpiece, word):
     [sentence] = encode(wordpiece, (["cat", word, "dog"], None)).sentences["test"]
@@ -158,6 +179,20 @@ def test_an_entity_without_its_beginning_does_not_count(wordpiece):
     scores = oracle_scores(encode(wordpiece, begin_lost))
     assert scores.metrics["entity_f1"] == 0.0
     assert scores.columns["num_predicted"].tolist() == [0]
+
+
+def test_types_of_entities_may_have_hyphens(tokenizer):
+    """As in OntoNotes-like sets: `B-event-sports` is one type, `event` is none."""
+    labels = ("O", "B-event-sports", "I-event-sports", "B-event", "I-event")
+    words = ["the", "cat", "sat", "Paris"]
+    rows = [(words, [1, 2, 0, 3]), (words, [1, 4, 0, 3])]
+    encoded = encode(tokenizer, *rows, labels=labels)
+    scores = oracle_scores(encoded)
+    assert scores.columns["num_entities"].tolist() == [
+        2,
+        2,
+    ]  # an `I-` of another type begins nothing
+    assert scores.metrics["entity_f1"] == 1.0
 
 
 def test_entity_f1_and_its_table_can_be_computed_again_from_the_columns(tokenizer):
