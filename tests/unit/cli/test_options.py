@@ -70,6 +70,19 @@ def test_an_output_that_cannot_be_created_is_refused_before_any_work(cli, place,
     assert sorted(path.name for path in place.iterdir()) == ["model", "recipe.yaml", "texts.txt"]
 
 
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="adapt, pretrain, encode and predict take all cores; each will have --threads, as "
+    "'study run' has",
+)
+@pytest.mark.parametrize("command", ["adapt", "pretrain", "encode", "predict"])
+def test_threads_can_be_chosen_where_a_command_computes_in_this_process(cli, place, command):
+    code, _, err = cli(*COMPUTING[command], "--threads", "0")
+    assert code == 2
+    assert "Invalid value for '--threads'" in err  # not an unknown option
+
+
 @pytest.mark.parametrize("command", ["adapt", "pretrain"])
 def test_a_compute_setting_without_a_value_names_the_option(cli, place, command):
     code, _, err = cli(*COMPUTING[command], "--compute", "processes")
