@@ -174,6 +174,8 @@ def _encode(case: Case) -> Iterator[str]:
         yield f"a sequence is longer than max_seqlen, {_PROTOCOL.max_seqlen} tokens"
     if case.kind.facts.is_trained and not first.num_train:
         yield "num_train is 0, but the kind is fine-tuned"
+    if len(first.examples) != first.num_train:
+        yield f"examples has {len(first.examples)} numbers for num_train={first.num_train} items"
 
 
 def _loss(case: Case) -> Iterator[str]:

@@ -209,7 +209,7 @@ class Finetuner:
         self, encoder: Encoder, head: nn.Module, run: FinetuneRun, progress: Report | None
     ) -> tuple[int, bool]:
         """Run the optimizer steps; return their number, and whether everything stayed finite."""
-        if not run.protocol.num_steps(run.task.num_train):  # zero-shot
+        if not run.task.num_train:  # zero-shot
             return 0, True
         embedding = self._model.get_input_embeddings()
         # Without fp32 weights, per-step decay would be lost in rounding.
@@ -246,24 +246,32 @@ def finetune_group(
             yield finetuner.run(run, progress=progress, keep=keep)
 
 
-def batch_indices(
-    step: int, *, num_train: int, batch_size: int, finetune_seed: int, num_read: int
+def read_items(
+    examples: NDArray[np.int64], *, num_examples: int | None, finetune_seed: int
 ) -> NDArray[np.int64]:
-    """Return the training examples of a step: each once per epoch, the last batch smaller."""
-    # An epoch has `num_read` of them; a larger choice contains a smaller one.
-    epoch, batch = divmod(step, -(-num_read // batch_size))
-    order = _epoch_order(num_read, finetune_seed, epoch)[batch * batch_size :][:batch_size]
-    return order if num_read == num_train else _choice(num_train, finetune_seed)[order]
+    """Return the training items that a run reads, if it reads `num_examples` of the `examples`."""
+    # The draw depends on the number of examples alone, not on the items that a tokenizer makes of
+    # them; a larger choice contains a smaller one.
+    total = int(examples[-1]) + 1
+    if num_examples in {None, total}:
+        return np.arange(len(examples))
+    chosen = permutation(stream("train-examples", finetune_seed), total)[:num_examples]
+    starts, ends = (np.searchsorted(examples, chosen, side=side) for side in ("left", "right"))
+    return np.concatenate([np.arange(*item) for item in zip(starts, ends, strict=True)])
+
+
+def batch_indices(
+    step: int, *, items: NDArray[np.int64], batch_size: int, finetune_seed: int
+) -> NDArray[np.int64]:
+    """Return the training items of a step: each once per epoch, the last batch smaller."""
+    epoch, batch = divmod(step, -(-len(items) // batch_size))
+    order = _epoch_order(len(items), finetune_seed, epoch)
+    return items[order[batch * batch_size :][:batch_size]]
 
 
 @lru_cache(maxsize=2)
 def _epoch_order(num_read: int, finetune_seed: int, epoch: int) -> NDArray[np.int64]:
     return permutation(stream("finetune-order", finetune_seed, epoch), num_read)
-
-
-@lru_cache(maxsize=1)
-def _choice(num_train: int, finetune_seed: int) -> NDArray[np.int64]:
-    return permutation(stream("train-examples", finetune_seed), num_train)
 
 
 def _new_optimizer(body: MasterWeights, head: nn.Module, protocol: FinetuneProtocol) -> Optimizer:
@@ -280,16 +288,15 @@ def _take_steps(
     run: FinetuneRun,
     progress: Report | None,
 ) -> tuple[int, bool]:
-    num_steps = run.protocol.num_steps(run.task.num_train)
+    items = read_items(
+        run.task.examples, num_examples=run.protocol.train_examples, finetune_seed=run.seed
+    )
+    num_steps = run.protocol.num_steps(len(items))
     schedule = run.protocol.schedule(run.learning_rate, num_steps=num_steps)
     encoder.model.train()
     for step in range(num_steps):
         indices = batch_indices(
-            step,
-            num_train=run.task.num_train,
-            batch_size=run.protocol.batch_size,
-            finetune_seed=run.seed,
-            num_read=run.protocol.num_read(run.task.num_train),
+            step, items=items, batch_size=run.protocol.batch_size, finetune_seed=run.seed
         )
         loss = run.task.loss(encoder, head, indices)
         if loss.ndim or not loss.requires_grad:

@@ -112,9 +112,8 @@ class FinetuneProtocol(Config):
         """Return whether a head has a layer before its linear one: only one of pooled states."""
         return self.head == "dense" and is_pooled
 
-    def num_steps(self, num_train: int) -> int:
-        """Return the number of optimizer steps of a run, if the split has `num_train` examples."""
-        num_read = self.num_read(num_train)
+    def num_steps(self, num_read: int) -> int:
+        """Return the number of optimizer steps of a run that reads `num_read` training items."""
         return min(self.max_steps, self.max_epochs * math.ceil(num_read / self.batch_size))
 
     def num_read(self, num_train: int) -> int:

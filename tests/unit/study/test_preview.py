@@ -26,6 +26,7 @@ from biphasic.study.spec.schema import study_schema
 from biphasic.study.spec.study import StudyConfig
 from biphasic.study.study import Study
 from tiny_study import clm, mlm, tiny_study
+from tiny_use import write_task
 
 ROOT = Path(__file__).parents[3]
 
@@ -124,13 +125,30 @@ def test_numbers_of_training_examples_make_a_task_each(tmp_path, make_task):
     found = previewed(tmp_path / "store", tasks=[{**task, "train_examples": [4, 12]}])
     assert [task.info.name for task in found.tasks] == ["m-4", "m-12"]
     assert [task.num_examples["train"] for task in found.tasks] == [4, 12]
-    assert [task.protocol.num_steps(12) for task in found.tasks] == [8, 8]
+    assert [task.num_steps for task in found.tasks] == [8, 8]
     written = study(tasks=[{**task, "train_examples": [4]}]).model_dump(mode="json")
     assert study(**written).tasks == study(tasks=[{**task, "train_examples": [4]}]).tasks
     with pytest.raises(DataError, match=r"'m-13'.*train_examples: 13.* 12"):
         previewed(tmp_path / "store", tasks=[{**task, "train_examples": [13]}])
     with pytest.raises(ConfigError, match="m-4"):
         study(tasks=[{**task, "train_examples": [4]}, {"name": "m-4", "source": "sc:x"}])
+
+
+def test_few_questions_name_another_fine_tuning_than_few_windows(tmp_path):
+    """`train_examples` once drew windows: results of that must not be taken for new ones."""
+    sizes = {"train": 12, "validation": 4, "test": 4}
+    tasks = []
+    for kind in ("sc", "qa"):
+        task = {"name": kind, "source": str(write_task(tmp_path / kind, kind, sizes))}
+        few = {"name": f"{kind}4", "protocol": {"train_examples": 4}}
+        tasks += [task, {**task, **few}]
+    settings = {
+        task.info.name: task.determinants
+        for task in previewed(tmp_path / "store", tasks=tasks).tasks
+    }
+    assert settings["qa4"]["draws"] == "examples"
+    assert settings["qa4"]["train_examples"] == 4
+    assert not any("draws" in settings[name] for name in ("sc", "sc4", "qa"))
 
 
 def test_a_shared_number_of_training_examples_is_of_the_tasks_trained_on(tmp_path, make_retrieval):

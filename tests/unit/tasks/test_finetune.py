@@ -19,8 +19,11 @@ from biphasic.tasks.finetune import (
     batch_indices,
     encode_task,
     finetune_group,
+    read_items,
 )
+from biphasic.tasks.kinds.questions import EncodedQuestions
 from biphasic.tasks.kinds.registry import KINDS
+from biphasic.tasks.records import SPLITS, Answer, ExampleTask, Question, TaskInfo
 from biphasic.training.step.embedding_rows import ShortTable
 
 TRAINED = ("sc", "ml", "sr", "tc", "qa", "ir")
@@ -118,8 +121,8 @@ def test_few_examples_are_all_that_a_run_reads(model, run_of, tiny_tasks):
     read: set[int] = set()
     for step in range(3):
         size = task.num_examples("train")
-        choice = {"num_train": size, "num_read": 24, "batch_size": 8, "finetune_seed": 0}
-        read |= set(batch_indices(step, **choice).tolist())
+        items = read_items(np.arange(size), num_examples=24, finetune_seed=0)
+        read |= set(batch_indices(step, items=items, batch_size=8, finetune_seed=0).tolist())
     train = [
         example if index in read else dataclasses.replace(example, answer=1 - example.answer)
         for index, example in enumerate(task.splits["train"])
@@ -132,6 +135,41 @@ def test_few_examples_are_all_that_a_run_reads(model, run_of, tiny_tasks):
     same(first, second)
     ((_, every),) = next(finetune_group(model, [run_of(task, max_steps=12, batch_size=8)]))
     assert every["test"].scores.tobytes() != first[1]["test"].scores.tobytes()
+
+
+class _Read(EncodedQuestions):
+    """Question answering that records the windows that a run reads."""
+
+    def __init__(self, task, tokenizer, *, protocol):
+        super().__init__(task, tokenizer, protocol=protocol)
+        self.read = set()
+
+    def loss(self, encoder, head, indices):
+        self.read |= set(indices.tolist())
+        return super().loss(encoder, head, indices)
+
+
+def test_all_encoders_read_the_same_questions(model, tokenizer, wordpiece, tiny_protocol):
+    """Whatever their tokenizer and the length of their windows; each with all of its windows."""
+    questions = tuple(
+        Question(f"q{number}", "cat", "the dog ran " * (1 + 5 * (number % 4)), (Answer("dog", 4),))
+        for number in range(60)
+    )
+    info = TaskInfo("t", "qa", "T", "f1", "0" * 64)
+    task = ExampleTask(info, dict.fromkeys(SPLITS, questions))
+    read, windows = [], []
+    for reader, max_seqlen in ((tokenizer, 64), (tokenizer, 48), (wordpiece, 24)):
+        settings = {"train_examples": 16, "max_seqlen": max_seqlen, "max_epochs": 1}
+        protocol = tiny_protocol.model_copy(update=settings)
+        encoded = _Read(task, reader, protocol=protocol)
+        list(finetune_group(model, [FinetuneRun(encoded, 1e-3, 0, protocol)]))
+        of = [window.question for window in encoded.parts["train"].windows]
+        read.append({of[window] for window in encoded.read})
+        windows.append(len(encoded.read))
+        assert encoded.read == {place for place, one in enumerate(of) if one in read[-1]}
+    assert read[0] == read[1] == read[2]
+    assert len(read[0]) == 16
+    assert len(set(windows)) == 3
 
 
 def test_a_run_that_diverges_is_a_result_and_spoils_nothing(model, run_of):

@@ -8,7 +8,7 @@ from transformers import get_linear_schedule_with_warmup
 
 from biphasic.files import digest
 from biphasic.objectives.lr import check_learning_rate, learning_rate
-from biphasic.tasks.finetune import batch_indices
+from biphasic.tasks.finetune import batch_indices, read_items
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.training.optimizers.adamw import AdamW
@@ -118,7 +118,7 @@ def test_warmup_is_not_lengthened_by_rounding():
 
 
 def test_batches_are_a_pure_function_that_covers_each_epoch_once():
-    every = {"num_train": 10, "num_read": 10, "batch_size": 4}
+    every = {"items": np.arange(10), "batch_size": 4}
     drawn = [batch_indices(step, finetune_seed=3, **every) for step in range(6)]
     assert [len(batch) for batch in drawn] == [4, 4, 2, 4, 4, 2]
     first, second = np.concatenate(drawn[:3]), np.concatenate(drawn[3:])
@@ -134,7 +134,8 @@ def test_few_examples_are_nested_and_chosen_by_the_seed():
     def read(num_read, *, epoch=0, seed=3):
         per_epoch = -(-num_read // 4)
         steps = range(epoch * per_epoch, (epoch + 1) * per_epoch)
-        settings = {"num_train": 40, "batch_size": 4, "finetune_seed": seed, "num_read": num_read}
+        items = read_items(np.arange(40), num_examples=num_read, finetune_seed=seed)
+        settings = {"items": items, "batch_size": 4, "finetune_seed": seed}
         return np.concatenate([batch_indices(step, **settings) for step in steps]).tolist()
 
     assert len(set(read(6))) == len(read(6)) == 6
@@ -144,9 +145,18 @@ def test_few_examples_are_nested_and_chosen_by_the_seed():
     assert sorted(read(40)) == list(range(40))
 
 
+def test_a_drawn_example_brings_all_of_its_items():
+    of = np.array([0, 1, 1, 1, 2, 3, 3, 4])
+    drawn = read_items(np.arange(5), num_examples=3, finetune_seed=7)
+    items = read_items(of, num_examples=3, finetune_seed=7)
+    assert items.tolist() == [item for one in drawn for item in np.flatnonzero(of == one)]
+    for every in (None, 5):
+        assert read_items(of, num_examples=every, finetune_seed=7).tolist() == [*range(8)]
+
+
 def test_few_examples_shorten_an_epoch_and_name_another_fine_tuning():
     few = FinetuneProtocol(train_examples=33, max_epochs=3)
-    assert few.num_steps(320_000) == 6
+    assert few.num_steps(few.num_read(320_000)) == 6
     assert few.determinants(is_pooled=True)["train_examples"] == 33
 
 

@@ -71,7 +71,9 @@ class PlannedTask:
     def num_steps(self) -> int:
         """Updates of one fine-tuning; the protocol's maximum if the epoch is unknown."""
         protocol = self.protocol
-        return protocol.max_steps if self.epoch is None else protocol.num_steps(self.epoch)
+        if self.epoch is None:
+            return protocol.max_steps
+        return protocol.num_steps(protocol.num_read(self.epoch))
 
     @property
     def outline(self) -> tuple[str, str, FinetuneProtocol]:
@@ -90,7 +92,11 @@ class PlannedTask:
     @property
     def determinants(self) -> dict[str, Any]:
         """The constants that determine the identity of a fine-tuning."""
-        return self.protocol.determinants(is_pooled=KINDS[self.info.kind].is_pooled)
+        kind = KINDS[self.info.kind]
+        settings = self.protocol.determinants(is_pooled=kind.is_pooled)
+        # `train_examples` once drew the windows of such kinds.
+        draws = kind.has_windows and "train_examples" in settings
+        return {**settings, "draws": "examples"} if draws else settings
 
 
 @dataclass(frozen=True, kw_only=True)

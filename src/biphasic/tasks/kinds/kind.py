@@ -76,6 +76,11 @@ class EncodedTask(ABC):
     num_train: int = 0  # length of a training epoch; 0 if the task is not trained on
     trained_sequences: Sequence[TokenIds] = ()  # those used in training
 
+    @property
+    def examples(self) -> NDArray[np.int64]:
+        """The training example of each item of an epoch, ascending; `train_examples` draws them."""
+        return np.arange(self.num_train)
+
     def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
         """Return the mean loss over some training items, a scalar; for kinds that are trained."""
         raise NotImplementedError
@@ -113,6 +118,7 @@ class TaskKind(ABC):
     derived_from: ClassVar[str | None] = None
     unit: ClassVar[str] = "examples"  # what a split has many of
     trained_unit: ClassVar[str] = "examples"  # what an epoch has many of
+    has_windows: ClassVar[bool] = False  # whether a training example may be several items
     texts_per_item: ClassVar[int] = 1  # texts that a model reads for one of these
     paper_metric: ClassVar[str | None] = None  # decides in the reference study, if not the first
     input_fields: ClassVar[tuple[str, ...]] = ("text",)  # what a model reads of an example

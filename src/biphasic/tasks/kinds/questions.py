@@ -58,6 +58,11 @@ class EncodedQuestions(EncodedTask):
         self.trained_sequences = [window.sequence for window in self.parts["train"].windows]
         self.num_train = len(self.trained_sequences)
 
+    @property
+    def examples(self) -> NDArray[np.int64]:
+        """The question of each training window."""
+        return np.array([window.question for window in self.parts["train"].windows])
+
     def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
         """Return the mean over windows of the mean cross-entropy of start and end."""
         import torch
@@ -112,6 +117,7 @@ class QuestionAnswering(ExampleKind):
     encoded = EncodedQuestions
     columns = ("id", "question", "context", "answers")
     suffixes = (".json", ".jsonl")
+    has_windows = True
     input_fields = ("question", "context")
     # Borders are in characters, scores sums of logits.
     predicted: ClassVar[Mapping[str, Any]] = {
