@@ -10,6 +10,7 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from biphasic.model.compute.norm import speed_up_norms
+from rounding import assert_as_exact, exactly
 
 
 @pytest.mark.parametrize("kind", [EuroBertRMSNorm, Qwen3RMSNorm])
@@ -41,3 +42,18 @@ def test_other_norms_and_precisions_stay_as_they_are():
     assert [type(module) for module in model[:2]] == [GemmaRMSNorm, nn.LayerNorm]
     inputs = torch.arange(8.0).bfloat16()
     assert torch.equal(model[2].bfloat16()(inputs), own(inputs))
+
+
+def test_bounds_of_rounding_are_torch_s_errors_against_fp64():
+    """What parity tests rely on: norms of transformers round to fp32, but for `exactly`."""
+    states = 3 * torch.randn(40, 64, generator=torch.Generator().manual_seed(1))
+    norm = EuroBertRMSNorm(64, 1e-5).requires_grad_(requires_grad=False)
+    theirs, inputs = norm(states), states.double()
+    by_hand = inputs / (inputs.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    exact = exactly(lambda: norm.double()(inputs))
+    torch.testing.assert_close(exact, by_hand, rtol=1e-14, atol=1e-14)
+    assert (norm(inputs) - by_hand).abs().max() > 1e-8
+    assert_as_exact([theirs], [theirs], [exact])
+    for wrong in (theirs * (1 + 5e-6), theirs.half().float(), theirs * float("nan")):
+        with pytest.raises(AssertionError, match="tensor 0: error"):
+            assert_as_exact([wrong], [theirs], [exact])
