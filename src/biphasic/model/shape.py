@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +18,17 @@ GROUP_LOGITS = 1 << 26
 # Attention by document on a CPU keeps the fp32 weights of queries that read at most so many keys;
 # bf16 rows that are not longer are read as a whole.
 KEPT_KEYS = 256
+# Modules whose weight holds several matrices, by type of model.
+FUSED: Mapping[str, tuple[str, ...]] = {
+    "modernbert": ("Wqkv", "Wi"),
+    "modernbert-decoder": ("Wi",),
+    "phi3": ("qkv_proj", "gate_up_proj"),
+    "glm": ("gate_up_proj",),
+    "glm4": ("gate_up_proj",),
+    "gpt2": ("c_attn",),
+    "gpt_neox": ("query_key_value",),
+    "persimmon": ("query_key_value",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +66,29 @@ def architecture_shape(architecture: Architecture, *, vocab_size: int) -> ModelS
         attention_width=width,
         reaches=((None, architecture.num_layers),),
     )
+
+
+def fused_rows(config: Any) -> dict[str, tuple[int, ...]]:
+    """Return the rows of the matrices in one weight, in order, by the name of its module.
+
+    Weights with a multiple of these rows repeat them, head by head.
+    """
+    names = FUSED.get(config.model_type, ())
+    if not names:
+        return {}
+    hidden, heads = config.hidden_size, config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or hidden // heads
+    keys = head_dim * (getattr(config, "num_key_value_heads", None) or heads)
+    halves = (getattr(config, "intermediate_size", 0),) * 2
+    rows = {
+        "Wqkv": (hidden, hidden, hidden),
+        "c_attn": (hidden, hidden, hidden),
+        "qkv_proj": (heads * head_dim, keys, keys),
+        "query_key_value": (head_dim, head_dim, head_dim),
+        "Wi": halves,
+        "gate_up_proj": halves,
+    }
+    return {name: rows[name] for name in names}
 
 
 def _pairs(lengths: np.ndarray, reach: int | None, *, causal: bool) -> int:

@@ -39,6 +39,7 @@ class TrainingData:
                 str(path): data.content_hash
                 for path, data in (*self.corpora.items(), *self.pairs.items())
             },
+            fused=self.pretrained is not None and self.pretrained.is_fused,
         )
 
     @property

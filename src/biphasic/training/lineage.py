@@ -35,6 +35,8 @@ class DataFingerprint:
     """Hash of the pretrained model that the recipe starts from."""
     corpora: Mapping[str, str] = field(default_factory=dict)
     """Content hashes of the corpora of single phases, by folder."""
+    fused: bool = False
+    """Whether weights of the pretrained model hold several matrices (`model/shape.py`)."""
 
     def hash_of(self, corpus: Path | None) -> str:
         """Return the content hash of a phase's corpus; None means the run's own."""
@@ -64,6 +66,7 @@ class StepSpec:
     skipped: bool = False
     rows: RowKind = "documents"
     merges_with: int | None = None
+    splits_fused: bool = False
 
     def determinants(self) -> dict[str, Any]:
         """Return what is hashed."""
@@ -95,6 +98,7 @@ def step_spec(
         skipped=step in recipe.skip_steps,
         rows=recipe.rows,
         merges_with=placed.merges_with,
+        splits_fused=fingerprint.fused and recipe.optimizer.splits_fused,
     )
 
 

@@ -5,21 +5,26 @@ import torch
 from torch import nn
 from torch.optim import AdamW as TorchAdamW
 from torch.optim import Muon as TorchMuon
+from transformers import AutoConfig, AutoModel
 
+from biphasic.config import parse_config
 from biphasic.errors import ConfigError
 from biphasic.model.compute import linear
 from biphasic.model.compute.products import Products
 from biphasic.model.loading.build import architecture_config, new_model
+from biphasic.model.loading.hub import fetch_model
 from biphasic.model.presets import PRESETS
+from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.optimizers.muon import Muon
 from biphasic.training.optimizers.orthogonal import orthogonal_factors
+from biphasic.training.recipe import Recipe
 from biphasic.training.step.optimizer import (
     MasterWeights,
     Optimizer,
     layer_matrices,
     set_precision,
 )
-from families import FAMILIES, tiny_config
+from families import FAMILIES, SHARED, save_family, tiny_config
 
 SETTINGS = Muon(name="muon")
 IDS = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
@@ -181,3 +186,114 @@ def test_a_step_has_the_size_of_adamws(shape):
     rms = float(weights["matrix"].detach().square().mean().sqrt())
     # A matrix of orthogonal unit vectors has a root mean square of 1 / sqrt(longer side).
     assert rms == pytest.approx(0.2 * 1e-2, rel=0.15)
+
+
+# Queries, keys and values, then the two inputs of an MLP; rows of small models, head by head.
+FUSED = {
+    "modernbert": {"Wqkv": [32, 32, 32], "Wi": [48, 48]},
+    "modernbert-decoder": {"Wi": [48, 48]},
+    "phi3": {"qkv_proj": [32, 16, 16], "gate_up_proj": [48, 48]},
+    "gpt_neox": {"query_key_value": [8, 8, 8]},
+    "persimmon": {"query_key_value": [8, 8, 8]},
+    "glm": {"gate_up_proj": [48, 48]},
+    "glm4": {"gate_up_proj": [48, 48]},
+    "gpt2": {"c_attn": [32, 32, 32]},
+}
+
+
+def fused_config(family: str):
+    if family in FAMILIES:
+        return tiny_config(family)
+    settings = {**SHARED, "num_key_value_heads": 2, "head_dim": 8}
+    if family not in ("glm", "glm4"):
+        del settings["num_key_value_heads"], settings["head_dim"]
+    return AutoConfig.for_model(family, **settings)
+
+
+def indices(sizes: list[int], length: int) -> list[torch.Tensor]:
+    """The rows of each matrix."""
+    rows = torch.arange(length).reshape(-1, sum(sizes))
+    return [part.flatten() for part in rows.split(sizes, dim=1)]
+
+
+@pytest.mark.parametrize("family", FUSED)
+def test_each_matrix_of_a_fused_weight_is_orthogonalized_alone(family):
+    model = new_model(fused_config(family), init_seed=0)
+    weights = set_precision(model, "fp32")
+    settings = Muon(name="muon", weight_decay=0.0, max_gradient_norm=None)
+    optimizer = Optimizer(weights, settings, layer_matrices=layer_matrices(model))
+    before = {name: value.detach().clone() for name, value in weights.masters.items()}
+    gradients = {name: noise(value.shape, 7) for name, value in weights.masters.items()}
+    for name, master in weights.masters.items():
+        master.grad = gradients[name].clone()
+    optimizer.step(1e-2)
+    expected = {
+        f"{name}.weight": sizes
+        for name, module in model.named_modules()
+        if (sizes := FUSED[family].get(name.rpartition(".")[2])) and hasattr(module, "weight")
+    }
+    assert weights.fused == {name: tuple(sizes) for name, sizes in expected.items()}
+    assert len(expected) == len(FUSED[family]) * model.config.num_hidden_layers
+    for name, sizes in expected.items():
+        step, gradient = before[name] - weights.masters[name].detach(), gradients[name]
+        if family == "gpt2":
+            step, gradient = step.mT, gradient.mT
+        for rows in indices(sizes, len(step)):
+            alone = orthogonal_factors(gradient[rows][None])[0]
+            scale = 1e-2 * 0.2 * max(alone.shape) ** 0.5
+            torch.testing.assert_close(step[rows], scale * alone, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FUSED)
+@torch.no_grad()
+def test_fused_weights_hold_what_their_layout_says(family):
+    """Without keys or without one half of an MLP, the weights that they multiply do not matter."""
+    for module, sizes in FUSED[family].items():
+        for changed, decides in [(0, 1), (1, 0)]:
+            moved = []
+            for silent in (decides, None):
+                torch.manual_seed(0)
+                model = AutoModel.from_config(fused_config(family)).eval()
+                parts = [
+                    (layer.weight.mT if family == "gpt2" else layer.weight, layer.bias)
+                    for name, layer in model.named_modules()
+                    if name.rpartition(".")[2] == module
+                ]
+                states = []
+                for _ in range(2):
+                    rows = indices(sizes, len(parts[0][0]))
+                    for weight, bias in parts:
+                        if silent is not None:
+                            weight[rows[silent]] = 0.0
+                            if bias is not None:
+                                bias[rows[silent]] = 0.0
+                    states.append(model(torch.arange(5, 15)[None]).last_hidden_state)
+                    for weight, _ in parts:
+                        weight[rows[changed]] += 0.5 * noise(weight[rows[changed]].shape, 3)
+                moved.append(not torch.equal(*states))
+            assert moved == [False, True], (module, changed)
+
+
+def test_fused_families_have_states_of_their_own():
+    """Other families, and other optimizers, keep theirs."""
+    chains = {}
+    for fused in (False, True):
+        ground = DataFingerprint("c" * 64, "t" * 64, 320, pretrained="p" * 64, fused=fused)
+        for name in ("muon", "adamw"):
+            raw = {
+                "model": {"pretrained": "somewhere"},
+                "phases": [{"objective": "clm", "steps": 2}],
+                "learning_rate": {"peak": 1e-3},
+                "optimizer": {"name": name},
+            }
+            recipe = parse_config(Recipe, raw, where="test")
+            chains[name, fused] = Lineage(recipe, ground).identities
+    assert chains["adamw", True] == chains["adamw", False]
+    assert chains["muon", True][0] == chains["muon", False][0]
+    assert chains["muon", True][1] != chains["muon", False][1]
+
+
+@pytest.mark.parametrize("family", ["modernbert", "qwen3"])
+def test_a_folder_says_whether_its_family_is_fused(family, tmp_path):
+    save_family(family, tmp_path / family)
+    assert fetch_model(tmp_path / family).is_fused == (family in FUSED)

@@ -27,11 +27,13 @@ from biphasic.files import (
     is_complete,
     is_folder,
     read_json,
+    read_json_object,
     refuse_adapter,
     refuse_file,
     verify_folder,
 )
 from biphasic.hub import ANSWER_SECONDS, check_hub_id, explain
+from biphasic.model.shape import FUSED
 from biphasic.sealed import check_card
 
 T = TypeVar("T")
@@ -61,6 +63,12 @@ class LocalModel:
     folder: Path
     identity: str  # A verified state's own identity, otherwise a hash of its files
     revision: str | None  # the resolved commit of a model from the hub
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether weights of its layers hold several matrices; False if it is not here yet."""
+        path = self.folder / "config.json"
+        return path.is_file() and read_json_object(path).get("model_type") in FUSED
 
 
 def fetch_model(name_or_folder: Path | str, *, revision: str | None = None) -> LocalModel:

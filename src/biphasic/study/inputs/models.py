@@ -201,7 +201,10 @@ def find_continuation(model: LocalModel, fingerprint: DataFingerprint) -> Contin
     state = read_json_object(model.folder / "state.json")
     ground = state.get("ground") or {}
     fingerprint = replace(
-        fingerprint, pretrained=ground.get("pretrained"), corpora=ground.get("corpora") or {}
+        fingerprint,
+        pretrained=ground.get("pretrained"),
+        corpora=ground.get("corpora") or {},
+        fused=model.is_fused,
     )
     try:
         recipe = parse_config(Recipe, state["recipe"], where=str(model.folder / "state.json"))

@@ -84,12 +84,14 @@ def _fingerprint(study: Study, assumed: list[str]) -> DataFingerprint:
         tokenizer, vocab_size = loaded.sha256, loaded.vocab_size
         corpus_hash = content_hash(folder)
     model = pretrained_model(recipes)
+    local = model and _local_model(model, assumed)
     return DataFingerprint(
         corpus_hash=corpus_hash,
         tokenizer_sha256=tokenizer,
         vocab_size=vocab_size,
-        pretrained=model and _local_model(model, assumed).identity,
+        pretrained=local and local.identity,
         corpora=phase_data(recipes),
+        fused=local is not None and local.is_fused,
     )
 
 

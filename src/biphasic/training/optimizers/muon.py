@@ -1,8 +1,9 @@
 """Muon: steps of equal size in all directions that a matrix of weights can move.
 
 Matrices in the layers are updated by their orthogonalized momentum, scaled so that its root mean
-square is that of AdamW's steps; one learning rate then serves both. Embeddings, head, norms and
-biases are updated by AdamW.
+square is that of AdamW's steps; one learning rate then serves both. A weight that holds several
+matrices, such as queries, keys and values, is split by the layout of its family
+(`model/shape.py`). Embeddings, head, norms and biases are updated by AdamW.
 
 References: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/; the scale is that of Liu
 et al. 2025, "Muon is scalable for LLM training", section 2.2, arXiv:2502.16982.
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 class Muon(AdamW):
     """Muon for matrices in the layers; all other weights have AdamW with the settings below."""
 
+    splits_fused = True
     # Required: without a name, settings are AdamW's.
     name: Literal["muon"]  # type: ignore[assignment]
     momentum: float = Field(default=0.95, ge=0, lt=1)

@@ -29,6 +29,8 @@ class OptimizerConfig(Config):
     # What stands for a plugin's code in identities, if it declares them (docs/plugins.md).
     version: ClassVar[str] = ""
     golden: ClassVar[str] = ""
+    splits_fused: ClassVar[bool] = False
+    """Whether weights that hold several matrices (`weights.fused`) are updated by matrix."""
     name: str
     """Its name, or what names a plugin."""
     weight_decay: float = Field(default=0.1, ge=0)

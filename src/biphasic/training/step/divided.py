@@ -58,7 +58,8 @@ class DividedWeights(MasterWeights):
     def __init__(self, model: DividedModel) -> None:
         """Take the parts of a model that `divide` has returned."""
         working = dict(model.model.named_parameters())
-        super().__init__(working, {name: _part(each.detach()) for name, each in working.items()})
+        parts = {name: _part(each.detach()) for name, each in working.items()}
+        super().__init__(working, parts, model.model.config)
         first = cast(DTensor, next(iter(working.values())))
         self._mesh, self._placements = first.device_mesh, first.placements
         self._host_mesh = self._mesh

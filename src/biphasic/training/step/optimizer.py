@@ -19,11 +19,12 @@ from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from biphasic.distributed import checksum
 from biphasic.errors import ConfigError, DivergedError
 from biphasic.model.compute.layers import transformer_layers
+from biphasic.model.shape import fused_rows
 from biphasic.training.optimizers.optimizer import OptimizerConfig
 from biphasic.training.recipe import FinetunePrecision
 
@@ -31,9 +32,18 @@ from biphasic.training.recipe import FinetunePrecision
 class MasterWeights:
     """The optimized weights, and the working copies that a module computes with."""
 
-    def __init__(self, working: dict[str, nn.Parameter], masters: dict[str, Tensor]) -> None:
+    def __init__(
+        self,
+        working: dict[str, nn.Parameter],
+        masters: dict[str, Tensor],
+        config: PretrainedConfig | None = None,
+    ) -> None:
         """Pair working parameters with their masters by name; a parameter may be its own master."""
         self.working, self.masters = working, masters
+        rows = fused_rows(config) if config else {}
+        modules = {name: name.removesuffix(".weight").rpartition(".")[2] for name in working}
+        self.fused = {name: rows[module] for name, module in modules.items() if module in rows}
+        """Rows of the matrices that one weight holds, in order (`fused_rows`)."""
 
     def gather_gradients(self) -> None:
         """Add the working gradients to the masters', in fp32, and clear them."""
@@ -211,7 +221,7 @@ def set_precision(model: PreTrainedModel, precision: FinetunePrecision) -> Maste
         for parameter in working.values():
             parameter.data = parameter.data.to(torch.bfloat16)
     if precision != "bf16":
-        return MasterWeights(working, dict(working.items()))
+        return MasterWeights(working, dict(working.items()), model.config)
     embeddings = model.get_input_embeddings()
     kept = {id(parameter) for parameter in embeddings.parameters()}
     masters: dict[str, Tensor] = {}
@@ -222,7 +232,7 @@ def set_precision(model: PreTrainedModel, precision: FinetunePrecision) -> Maste
             masters[name] = parameter.data
             parameter.data = parameter.data.to(torch.bfloat16)
     embeddings.register_forward_hook(lambda _, __, output: output.to(torch.bfloat16))
-    return MasterWeights(working, masters)
+    return MasterWeights(working, masters, model.config)
 
 
 def set_head_precision(head: nn.Module, precision: FinetunePrecision) -> None:
