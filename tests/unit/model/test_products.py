@@ -30,6 +30,28 @@ def test_one_process_measures_for_all(fresh):
     assert len(fresh) == 1
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        '{"forward": "mkl"',
+        '{"forward": "mkl", "tiles": 3}',
+        '{"forward": "blis"}',
+        "[]",
+        "\0\xff",
+    ],
+)
+def test_a_file_that_was_cut_or_is_another_versions_is_measured_again(fresh, tmp_path, content):
+    products()
+    (file,) = tmp_path.glob("biphasic/products-*.json")
+    intact = file.read_text()
+    file.write_text(content)
+    products.cache_clear()
+    assert products() == CHOSEN
+    assert len(fresh) == 2
+    assert file.read_text() == intact
+
+
 @pytest.mark.parametrize("variable", ["ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS"])
 def test_limited_instructions_are_another_machine(fresh, monkeypatch, variable):
     products()

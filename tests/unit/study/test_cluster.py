@@ -331,6 +331,26 @@ def test_blocks_of_a_killed_run_are_cancelled_and_nothing_else(tmp_path, engines
     assert said == ["cancelled batch jobs of an earlier run: 12"]
 
 
+def test_a_block_inherits_nothing_of_the_job_that_submits_it(tmp_path, monkeypatch):
+    """`sbatch` here is a script that prints what it would pass on."""
+    script = tmp_path / "sbatch"
+    script.write_text("#!/bin/sh\nenv\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    inherited = {"SLURM_NTASKS": "3", "SBATCH_EXPORT": "NONE", "PMI_RANK": "1", "PMIX_RANK": "0"}
+    for name, value in {
+        **inherited,
+        "SLURM_CONF": "/etc/slurm.conf",
+        "OWN_SETTING": "kept",
+    }.items():
+        monkeypatch.setenv(name, value)
+    code, printed, _ = providers.run_command("sbatch block.sh", 10)
+    names = {line.partition("=")[0] for line in printed.splitlines()}
+    assert code == 0
+    assert names.isdisjoint(inherited)
+    assert {"SLURM_CONF", "OWN_SETTING", "PATH"} <= names
+
+
 def test_groups_that_the_site_cannot_hold_are_refused(tmp_path):
     site = SITE.model_copy(update={"scheduler": "slurm", "jobs_per_node": 4})
     assert group_nodes(site, 4) == 1

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ def run_command(command: str, seconds: float) -> tuple[int, str, str]:
             encoding="utf-8",
             errors="replace",
             start_new_session=True,
+            env=_without_job(os.environ),
         )
     except OSError as error:
         return 127, "", f"{words[0]}: {error.strerror}"
@@ -69,6 +71,17 @@ def run_command(command: str, seconds: float) -> tuple[int, str, str]:
             os.killpg(process.pid, signal.SIGKILL)
             return 124, "", f"no answer within {seconds:g} seconds"
     return process.returncode, printed, complaint
+
+
+def _without_job(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without what a batch job sets for its own steps."""
+    # sbatch passes it on: a block that a job submits would start with that job's nodes and tasks.
+    prefixes = ("SLURM_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "PMI2_")
+    return {
+        name: value
+        for name, value in environment.items()
+        if name == "SLURM_CONF" or not name.startswith(prefixes)
+    }
 
 
 def provider_of(site: Site, *, nodes: int, is_group: bool) -> Any:

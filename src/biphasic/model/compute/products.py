@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from filelock import FileLock
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from biphasic.files import digest, write_text
@@ -61,11 +62,21 @@ def products() -> Products:
         file = cached / "biphasic" / f"products-{_machine()}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(file.with_suffix(".lock")):
-            if not file.exists():
-                write_text(file, json.dumps(_measured()._asdict()))
-            return Products(**json.loads(file.read_text("utf-8")))
+            known = _remembered(file)
+            if known is None:
+                known = _measured()
+                write_text(file, json.dumps(known._asdict()))
+            return known
     except (OSError, RuntimeError):  # the latter of Path.home(), for a user without one
         return _first_choice()
+
+
+def _remembered(file: Path) -> Products | None:
+    """Return the choice in a file; None if there is none, or another version's or half of one."""
+    try:
+        return TypeAdapter(Products).validate_json(file.read_bytes(), strict=True)
+    except (FileNotFoundError, ValidationError):
+        return None
 
 
 def processor() -> str:
