@@ -40,7 +40,8 @@ from biphasic.tasks.published.catalog import (
     published_origin,
     write_published,
 )
-from biphasic.tasks.records import SPLITS
+from biphasic.tasks.records import SPLITS, ExampleTask
+from biphasic.tasks.rows.labels import empty_notes, label_notes
 from biphasic.tasks.task_file import TaskFile, describe, load_task_file, own_files
 
 SOURCES_VERSION = 1  # increase by hand whenever the same files would give a different folder
@@ -303,6 +304,9 @@ def _make(
     say(f"task {name}: {unit}: {', '.join(sizes)}")
     for choice in making.choices:
         say(f"{name}: {choice}")
+    if isinstance(task, ExampleTask):
+        for note in (*label_notes(task), *empty_notes(task)):
+            say(f"warning: {name}: {note}")
     for pair, count in task.info.overlaps.items():
         earlier, later = pair.split("/")
         say(f"{name}: {count:,} of {counts[later]:,} {later} {unit} also occur in {earlier}")

@@ -14,7 +14,7 @@ from biphasic.tasks.kinds.kind import Sample, TaskKind
 from biphasic.tasks.records import SPLITS, ExampleTask, TaskInfo
 from biphasic.tasks.rows.content import TaskContent
 from biphasic.tasks.rows.labels import Labels, check_labels, read_labels
-from biphasic.tasks.rows.row import Row, read_csv, read_jsonl, read_tsv
+from biphasic.tasks.rows.row import Row, plain_name, read_csv, read_jsonl, read_tsv
 from biphasic.tasks.rows.splits import SPLIT_NAMES, cut_splits, find_splits, plain_suffix
 
 if TYPE_CHECKING:
@@ -215,7 +215,8 @@ class ExampleKind(TaskKind):
 
     def _labels(self, file: TaskFile, files: Mapping[str, Path], rows: Sequence[Row]) -> Labels:
         if file.labels is not None:
-            labels = Labels(tuple(map(str, file.labels)), "the task file")
+            names = tuple(plain_name(str(label)) for label in file.labels)
+            labels = Labels(names, "the task file")
         elif "labels" in files:
             path = files["labels"]
             labels = Labels(read_labels(path), path.name, is_numbered=True)

@@ -17,7 +17,7 @@ from biphasic.tasks.kinds.kind import EncodedTask, Predictions, SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import NO_PREDICTION, SPLITS, ExampleTask, TaggedSentence
 from biphasic.tasks.rows.labels import Labels, check_labels, found_tags
-from biphasic.tasks.rows.row import Row
+from biphasic.tasks.rows.row import Row, plain_name
 from biphasic.tasks.rows.tagged import Words, check_bio, check_tag_set, read_conll, words_of
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Tagging(ExampleKind):
 
     def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> TaggedSentence:
         """Return words and the numbers of their tags."""
-        words, tags = row.items("tokens", str), row.items("tags", str)
+        words, tags = row.items("tokens", str), [*map(plain_name, row.items("tags", str))]
         if len(words) != len(tags):
             raise row.error(f"{len(words)} tokens but {len(tags)} tags")
         words = words_of(row).words

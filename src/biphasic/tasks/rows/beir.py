@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 from biphasic.errors import DataError
-from biphasic.tasks.rows.row import read_jsonl, read_lines
+from biphasic.tasks.rows.row import plain_name, read_jsonl, read_lines
 
 _HEADER = "query-id\tcorpus-id\tscore"
 _MOST_DIGITS = 9
@@ -22,7 +22,7 @@ def read_texts(path: Path) -> Iterator[tuple[str, str, str]]:
     for row in read_jsonl(path):
         if "_id" not in row.value:
             raise row.lacks("_id")
-        key = row.id("_id")
+        key = plain_name(row.id("_id"))
         if key in seen:
             raise row.error(f"the id '{key}' is repeated")
         seen.add(key)
@@ -66,7 +66,7 @@ def _judgement(line: str, *, where: str) -> tuple[str, str, int]:
     query, document, score = fields
     if not (score.isascii() and score.isdecimal() and len(score) <= _MOST_DIGITS):
         raise DataError(f"{where}: expected a score of 0 or more as a whole number, not {score!r}")
-    return query, document, int(score)
+    return plain_name(query), plain_name(document), int(score)
 
 
 def write_qrels(path: Path, judgements: Iterable[tuple[str, str, int]]) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from biphasic.config import nearest
 from biphasic.errors import DataError
 from biphasic.files import read_json
-from biphasic.tasks.rows.row import Row
+from biphasic.tasks.records import AnsweredText, ExampleTask
+from biphasic.tasks.rows.row import Row, plain_name
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 LABEL_SEPARATOR = "|"  # separator of several labels in one field
@@ -27,12 +29,13 @@ def read_labels(path: Path) -> tuple[str, ...]:
         labels = [labels[str(number)] for number in range(len(labels))]
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
         raise DataError(f"{path}: expected a list of label names")
+    labels = tuple(map(plain_name, labels))
     check_labels(labels, where=str(path))
-    return tuple(labels)
+    return labels
 
 
 def check_labels(labels: Sequence[str], *, where: str) -> None:
-    """Check that there are at least two different labels."""
+    """Check that there are at least two different labels, as `plain_name` returns them."""
     if len(set(labels)) != len(labels) or len(labels) < 2:
         names = ", ".join(map(repr, labels)) or "none"
         raise DataError(f"{where}: expected at least two different label names, found {names}")
@@ -67,7 +70,7 @@ class Labels:
     def tag(self, row: Row, position: int, value: Any) -> Any:
         """Return a tag by name; convert it if the file gives it as a number."""
         if type(value) is not int:
-            return value
+            return plain_name(value) if isinstance(value, str) else value
         if not 0 <= value < len(self.names):
             raise row.error(f"unknown label {value} at token {position}; {self._hint(str(value))}")
         return self.names[value]
@@ -104,7 +107,7 @@ def found_tags(rows: Iterable[Row], *, source: str) -> Labels:
         for position, tag in enumerate(tags if isinstance(tags, list) else ()):
             if type(tag) is int:
                 raise row.error(f"tag {tag} at token {position} is a number; list the labels")
-            types.add(str(tag)[2:])
+            types.add(plain_name(str(tag))[2:])
     names = ("O", *(f"{side}-{name}" for name in sorted(types - {""}) for side in "BI"))
     check_labels(names, where=source)
     return Labels(names, source)
@@ -122,4 +125,33 @@ def label_of(row: Row, key: str) -> str:
         raise row.error(f"the label {label!r} has spaces around it")
     if _FRACTION.fullmatch(label):
         raise row.error(f"the label {label} is a fraction; to predict numbers, use kind sr")
-    return label
+    if not (name := plain_name(label)):
+        raise row.error(f"the label {label!r} has only signs that nobody sees")
+    return name
+
+
+def label_notes(task: ExampleTask) -> Iterator[str]:
+    """Yield what looks wrong with the labels of a task: they are used as they are."""
+    first: dict[str, str] = {}
+    for label in task.labels:
+        key = str(int(label)) if _WHOLE.fullmatch(label) else label.casefold()
+        if first.setdefault(key, label) != label:
+            yield f"the labels {first[key]!r} and {label!r} are two; if they are one, write one"
+    numbers = [label for label in task.labels if _WHOLE.fullmatch(label)]
+    if 0 < len(numbers) < len(task.labels):
+        yield f"some labels are numbers ({', '.join(numbers[:5])}), others are names"
+    answers = [one.answer for one in task.splits.get("train", ()) if isinstance(one, AnsweredText)]
+    if task.labels and answers:
+        seen = {*(chain(*answers) if isinstance(answers[0], tuple) else answers)}
+        if missing := [name for place, name in enumerate(task.labels) if place not in seen]:
+            names = ", ".join(map(repr, missing[:5]))
+            more = f" and {len(missing) - 5} more" * (len(missing) > 5)
+            yield f"no training example has the labels {names}{more}; are labels numbered from 0?"
+
+
+def empty_notes(task: ExampleTask) -> Iterator[str]:
+    """Yield how many texts of each split are empty."""
+    for split, examples in task.splits.items():
+        texts = [example.text for example in examples if isinstance(example, AnsweredText)]
+        if number := sum(not text.strip() for text in texts):
+            yield f"{number:,} of {len(texts):,} {split} texts are empty"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,15 @@ _BOM = b"\xef\xbb\xbf"
 # The csv module's default limit of 131,072 characters is too short for long documents.
 _LONGEST_FIELD = 2**31 - 1
 _PLURAL = {str: "texts", int: "whole numbers"}
+# Signs that nobody sees in a name: zero-width ones, direction marks, the soft hyphen; spaces that
+# do not break are spaces.
+_UNSEEN = dict.fromkeys([0xAD, 0x2060, 0xFEFF, *range(0x200B, 0x2010)])
+_UNSEEN |= dict.fromkeys([0xA0, 0x2007, 0x202F], " ")
+
+
+def plain_name(name: str) -> str:
+    """Return a name from outside as names are compared: in NFC, without what nobody sees."""
+    return unicodedata.normalize("NFC", name.translate(_UNSEEN)).strip()
 
 
 def text_fault(value: object) -> str:
