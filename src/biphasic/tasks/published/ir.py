@@ -151,7 +151,12 @@ def _read_qrels(table: DatasetTable, rows: Iterable[Row]) -> Judged:
             raise DataError(
                 f"{table}, row {number}: the score {score!r} is not an integer"
             ) from None
-        judged.setdefault(str(query), {})[str(document)] = int(is_relevant)
+        by_document = judged.setdefault(str(query), {})
+        if by_document.setdefault(str(document), int(is_relevant)) != is_relevant:
+            raise DataError(
+                f"{table}, row {number}: the query '{query}' and the document '{document}' are "
+                "judged twice, once as relevant"
+            )
     for query, documents in judged.items():
         if not any(documents.values()):
             raise DataError(f"{table}: the query '{query}' has no relevant document")
@@ -176,8 +181,11 @@ def _read_passages(
                     raise DataError(
                         f"{table}: a positive passage has no 'docid' ({str(passage)[:80]!r})"
                     )
-            judged[split][query] = {str(passage["docid"]): 1 for passage in passages}
-            texts[query] = row["query"]
+            judged[split].setdefault(query, {}).update(
+                {str(passage["docid"]): 1 for passage in passages}
+            )
+            if texts.setdefault(query, row["query"]) != row["query"]:
+                raise DataError(f"{table}: the id '{query}' is repeated, with another text")
     return judged, texts
 
 
@@ -199,14 +207,17 @@ def _needed_rows(
     table: DatasetTable, rows: Iterable[Row], needed: set[str], id_column: str
 ) -> Iterator[tuple[str, Row]]:
     """Yield the judged rows, and stop reading after the last of them."""
-    missing = set(needed)
+    missing, first = set(needed), dict[str, int]()
     for row in rows:
         key = str(row[id_column])
         if key in missing:
             missing.discard(key)
+            first[key] = hash(tuple(row.items()))
             yield key, row
             if not missing:
                 return
+        elif key in first and hash(tuple(row.items())) != first[key]:
+            raise DataError(f"{table}: the id '{key}' is repeated, with another text")
     if missing:
         raise DataError(
             f"{table}: {len(missing)} rows with judgements are missing, such as '{min(missing)}'"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from pathlib import Path
@@ -130,6 +131,30 @@ def test_judgements_must_fit_the_texts(tmp_path, judged, expected):
     hub_copies.nq(tmp_path)
     hub_copies.write_qrels(tmp_path / "BeIR/nq-qrels/test.tsv", [judged])
     assert expected in refused("nq", tmp_path)
+
+
+@pytest.mark.parametrize("scores", [(1, 0), (0, 1)])
+def test_a_pair_that_is_judged_twice_is_refused_in_any_order(tmp_path, scores):
+    hub_copies.nq(tmp_path)
+    path = tmp_path / "BeIR/nq-qrels/test.tsv"
+    hub_copies.write_qrels(path, [("xq0", "xd1", 1), *(("xq0", "xd2", each) for each in scores)])
+    assert "row 2: the query 'xq0' and the document 'xd2' are judged twice" in refused(
+        "nq", tmp_path
+    )
+
+
+def test_a_document_that_is_published_twice_is_refused(tmp_path):
+    hub_copies.nq(tmp_path)
+    path = tmp_path / "BeIR/nq/corpus.jsonl.gz"
+    rows = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    path.unlink()
+    judged = next(row for row in rows if row["_id"] == "xd2")
+    hub_copies.write_qrels(
+        tmp_path / "BeIR/nq-qrels/test.tsv", [(f"xq{n}", f"xd{n}", 1) for n in (1, 2, 3, 4)]
+    )
+    hub_copies.write_jsonl_gz(path, [judged, {**judged, "text": "another"}, *rows])
+    message = refused("nq", tmp_path)
+    assert "BeIR/nq (corpus, corpus): the id 'xd2' is repeated, with another text" in message
 
 
 def test_documents_and_judgements_of_other_columns(tmp_path):
