@@ -19,6 +19,7 @@ from biphasic.model.presets import PRESETS
 from biphasic.model.shape import architecture_shape
 from biphasic.study.plan.cost import group_flops
 from biphasic.study.plan.diff import difference_lines
+from biphasic.study.plan.finished import plan_notes
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.plan.summary import plan_lines, summarise_plan, summary_json
 from biphasic.study.plan.svg import plan_svg
@@ -149,6 +150,15 @@ def test_few_questions_name_another_fine_tuning_than_few_windows(tmp_path):
     assert settings["qa4"]["draws"] == "examples"
     assert settings["qa4"]["train_examples"] == 4
     assert not any("draws" in settings[name] for name in ("sc", "sc4", "qa"))
+
+
+def test_one_task_under_two_names_is_said(tmp_path, make_task):
+    make_task(tmp_path / "mine")
+    task = {"name": "m", "source": f"sc:{tmp_path}/mine"}
+    other = {**task, "name": "other", "protocol": {"max_steps": 3}}
+    found = previewed(tmp_path / "store", tasks=[task, {**task, "name": "again"}, other])
+    [note] = [note for note in plan_notes(found) if "under two names" in note]
+    assert note.startswith("tasks 'm' and 'again' are one")
 
 
 def test_a_shared_number_of_training_examples_is_of_the_tasks_trained_on(tmp_path, make_retrieval):

@@ -64,8 +64,22 @@ class Finished:
 
 
 def plan_notes(plan: Plan) -> tuple[str, ...]:
-    """Return sentences about unused settings, and about arms that another version trained."""
-    return (*plan.study.config.unused_rates(), *_other_readings(plan), *outdated_arms(plan))
+    """Return sentences about settings, tasks that are one, and arms of another version."""
+    unused = plan.study.config.unused_rates()
+    return (*unused, *_same_tasks(plan), *_other_readings(plan), *outdated_arms(plan))
+
+
+def _same_tasks(plan: Plan) -> Iterator[str]:
+    """Yield a note for each task that has the data and settings of another."""
+    first: dict[str, str] = {}
+    for task in plan.tasks:
+        if task.is_read:
+            trainer = task.training
+            data = [task.info.kind, task.info.sha256, trainer.info.sha256, task.info.metric]
+            key = canonical_json([*data, task.determinants, trainer.determinants])
+            if first.setdefault(key, task.info.name) != task.info.name:
+                names = f"'{first[key]}' and '{task.info.name}'"
+                yield f"tasks {names} are one under two names: averages count it twice; remove one"
 
 
 def _other_readings(plan: Plan) -> Iterator[str]:
