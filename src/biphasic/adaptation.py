@@ -29,7 +29,6 @@ from biphasic.study.inputs.corpus import DataPaths, corpus_settings, locate_corp
 from biphasic.study.inputs.models import (
     Continuation,
     check_model,
-    check_state,
     find_continuation,
     is_state,
 )
@@ -136,7 +135,6 @@ def adapt_model(
     tune_allocator()
     with progress_bar(console, "reading the model"):
         local = fetch_model(model, revision=revision)
-    check_state(local, store, say=say)
     recipe, paths, earlier = _planned(
         local, settings, corpus, store, compute=compute, name=str(model), console=console
     )

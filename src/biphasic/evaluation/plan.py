@@ -18,7 +18,7 @@ from biphasic.model.checks.limits import ModelLimits, model_limits
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.progress import say_on
 from biphasic.store import store_of
-from biphasic.study.inputs.models import check_state, own_tokenizer
+from biphasic.study.inputs.models import own_tokenizer
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver, task_outline
 from biphasic.study.jobs.finetune import FinetuneJob
 from biphasic.study.plan.finetuning import FinetuneGroup, check_lengths, other_reading, plan_group
@@ -88,7 +88,6 @@ def plan_evaluation(
     tune_allocator()
     store = store_of(root)
     say, encoder = say_on(console), fetch_model(model, revision=revision)
-    check_state(encoder, store, say=say)
     grid = {"learning_rates": learning_rates, "seeds": seeds}
     given = {name: value for name, value in grid.items() if value is not None}
     finetuning = parse_config(FinetuningConfig, given, where="fine-tuning")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import DataError
-from biphasic.files import expanded, is_complete, read_json
+from biphasic.files import expanded, read_json
 from biphasic.model.checks.limits import ModelLimits, model_limits, tokenizer_limit
 from biphasic.model.loading.footprint import check_memory, weight_files
-from biphasic.model.loading.hub import check_claim, claimed_identity, fetch_model
+from biphasic.model.loading.hub import claimed_identity, fetch_model
 from biphasic.records import StateRecord, parse_record
 
 _REMEDY = "take another copy of the state, or delete the folder and train again"
@@ -35,8 +35,6 @@ def open_source(model: Path | str, *, revision: str | None = None) -> Source:
     local = fetch_model(model, revision=revision)
     folder = local.folder
     weight_files(folder)
-    if is_complete(folder):
-        check_claim(local, remedy=_REMEDY)
     state = None  # also if the folder's files do not match its records
     if claimed_identity(folder) == local.identity:
         path = folder / "state.json"

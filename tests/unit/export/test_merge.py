@@ -2,14 +2,15 @@
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from biphasic import merge_models, pretrain
-from biphasic.errors import ConfigError, ModelError
+from biphasic import adapt, export_model, merge_models, pretrain
+from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
 from biphasic.model.loading.build import load_encoder
 from biphasic.model.loading.hub import fetch_model
 from biphasic.model.merge import merge_tensors
@@ -182,3 +183,58 @@ def test_the_command(models, tmp_path, cli):
         merge_models(*models, tmp_path / "x", weight=1.5)
     code, _, error = cli("merge", *models, "--out", tmp_path / "y", "--method", "cubic")
     assert (code, "method: unknown value 'cubic' (known: linear, spherical)" in error) == (2, True)
+
+
+def without_manifest(folder):
+    (folder / "manifest.json").unlink()
+
+
+def with_empty_manifest(folder):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "files": {}}))
+
+
+def with_other_weights(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\1")
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (with_other_weights, r"model\.safetensors: damaged"),
+        (without_manifest, r"incomplete \(no manifest\.json\)"),
+        (with_empty_manifest, r"config\.json: not part of state"),
+    ],
+)
+def test_every_command_refuses_a_damaged_state(make_state, tmp_path, harm, message):
+    state = make_state()
+    copy = shutil.copytree(state, tmp_path / "copy")
+    harm(state)
+    text, out = tmp_path / "text.txt", tmp_path / "out"
+    text.write_text("One text. And another one.\n" * 50)
+    recipe = {
+        "model": {"pretrained": str(state)},
+        "phases": [{"objective": "mlm", "steps": 1}],
+        "learning_rate": {"peak": 1e-3},
+    }
+    quiet = {"root": tmp_path / "root", "quiet": True}
+    for use in (
+        lambda: merge_models(copy, state, out),
+        lambda: merge_models(state, copy, out),
+        lambda: adapt(state, out, corpus=text, steps=1, **quiet),
+        lambda: pretrain(recipe, corpus=text, **quiet),
+        lambda: export_model(state, out),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            use()
+    assert not out.exists()
+    assert not (tmp_path / "root/states").exists()
+
+
+def test_a_damaged_export_is_not_merged(make_family, tmp_path):
+    decoder = make_family("qwen3")
+    out = export_model(decoder, tmp_path / "export", quiet=True)
+    with_other_weights(out)
+    with pytest.raises(DataError, match=r"model\.safetensors: damaged"):
+        merge_models(decoder, out, tmp_path / "merged")

@@ -11,7 +11,7 @@ import pytest
 from biphasic.errors import CheckpointError, DataError
 from biphasic.files import is_complete, seal_folder, verify_folder
 from biphasic.model.loading.hub import fetch_model
-from biphasic.study.inputs.models import check_state, find_continuation, is_state
+from biphasic.study.inputs.models import find_continuation
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, train_segment
 from biphasic.training.run import first_model
@@ -86,25 +86,6 @@ def test_a_recipe_of_another_version_is_no_continuation(state, training_data):
     assert find_continuation(fetch_model(folder), training_data.fingerprint) is None
 
 
-def test_a_state_that_was_changed_is_no_continuation(state, training_data, tmp_path):
-    folder = shutil.copytree(state(CLM, end=6), tmp_path / "copy")
-    with (folder / "optimizer.safetensors").open("ab") as file:
-        file.write(b" ")
-    model, said = fetch_model(folder), []
-    assert not is_state(model)
-    assert find_continuation(model, training_data.fingerprint) is None
-    check_state(model, tmp_path, say=said.append)
-    assert "optimizer.safetensors: wrong size" in said[0]
-    assert said[0].endswith("a modified copy of a state, so it is used as another model")
-
-
-def test_a_state_of_the_store_that_is_damaged_is_refused(state, tmp_path):
-    folder = state(CLM, end=6)
-    (folder / "state.json").unlink()
-    with pytest.raises(CheckpointError, match=r"state\.json: missing; delete"):
-        check_state(fetch_model(folder), tmp_path, say=print)
-
-
 def test_training_begins_with_the_model_that_was_planned(state, training_data, make_recipe):
     folder = state(CLM, end=6)
     recipe = make_recipe(CLM, model={"pretrained": str(folder)})
@@ -119,7 +100,8 @@ def test_training_begins_with_the_model_that_was_planned(state, training_data, m
 def test_other_models_are_no_continuation(tmp_path, state, training_data):
     folder = tmp_path / "plain"
     shutil.copytree(state(CLM, end=6), folder)
-    (folder / "state.json").unlink()
+    for name in ("state.json", "manifest.json"):
+        (folder / name).unlink()
     assert find_continuation(fetch_model(folder), training_data.fingerprint) is None
 
 

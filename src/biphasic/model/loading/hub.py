@@ -24,7 +24,6 @@ from biphasic.files import (
     digest,
     expanded,
     file_sha256,
-    is_complete,
     is_folder,
     read_json,
     read_json_object,
@@ -72,12 +71,12 @@ class LocalModel:
 
 
 def fetch_model(name_or_folder: Path | str, *, revision: str | None = None) -> LocalModel:
-    """Find a model on disk, or fetch it from the hub."""
+    """Find a model on disk, or fetch it from the hub; a damaged state or export is refused."""
     # Files in the hub's cache are not fetched again, and are available offline. Ids on the hub look
     # like `answerdotai/ModernBERT-base`; the default revision is the main branch.
     folder, commit = locate_model(name_or_folder, revision=revision)
     with reading(folder, ModelFilesError):
-        identity = model_identity(folder) if commit is None else _once(_files_identity, folder)
+        identity = _once(_intact_identity if commit is None else _files_identity, folder)
     return LocalModel(folder, identity, commit)
 
 
@@ -138,22 +137,16 @@ def claimed_identity(folder: Path) -> str | None:
     return None
 
 
-def check_claim(model: LocalModel, *, remedy: str) -> None:
-    """Check that a folder with a state's records is this state."""
-    if model.revision is None and claimed_identity(model.folder) != model.identity:
-        _verified_state(model.folder, remedy=remedy)
-
-
 def check_intact(folder: Path) -> None:
     """Check a folder's files against the hashes in a state's manifest, or in an export's card."""
     # A process does so once, and again if a file changed.
-    _once(_check_intact, folder)
+    _once(_intact_identity, folder)
 
 
-def _check_intact(folder: Path) -> None:
-    if is_complete(folder):
-        _verified_state(folder, remedy=_CHANGED_STATE)
+def _intact_identity(folder: Path) -> str:
+    claimed = _verified_state(folder, remedy=_CHANGED_STATE)
     check_card(folder)
+    return claimed or _files_identity(folder)
 
 
 def check_model(folder: Path, identity: str, *, remedy: str) -> None:
@@ -187,8 +180,8 @@ def _cached(read: Callable[[Path], Any], folder: Path, _stamps: tuple[Any, ...])
 
 def _identity(folder: Path) -> str:
     try:
-        return _verified_state(folder, remedy="") or _files_identity(folder)
-    except CheckpointError:
+        return _once(_intact_identity, folder)
+    except (CheckpointError, DataError):
         return _files_identity(folder)
 
 

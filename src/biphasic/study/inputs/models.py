@@ -16,19 +16,18 @@ from pathlib import Path
 
 from biphasic.config import parse_config
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
+from biphasic.errors import ConfigError, DataError, ModelError
 from biphasic.files import complete_folder, is_complete, read_json_object, verify_folder
-from biphasic.locks import Say
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.checks.limits import ModelLimits, model_limits
 from biphasic.model.compute.forward import first_position
 from biphasic.model.context import extend_config
 from biphasic.model.loading.build import empty_body, load_pretrained
 from biphasic.model.loading.footprint import check_memory, free_memory, required_memory
-from biphasic.model.loading.hub import LocalModel, check_claim, claimed_identity, fetch_model
+from biphasic.model.loading.hub import LocalModel, claimed_identity, fetch_model
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phases import uses_of_head
-from biphasic.store import STATES, state_folder
+from biphasic.store import state_folder
 from biphasic.study.spec.tuned_rates import with_last_schedule
 from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.recipe import PretrainedModel, Recipe
@@ -179,17 +178,6 @@ class Continuation:
 def is_state(model: LocalModel) -> bool:
     """Return whether a model is an intact state of a run."""
     return claimed_identity(model.folder) == model.identity
-
-
-def check_state(model: LocalModel, store: Path, *, say: Say) -> None:
-    """Reject damaged states of a store; warn about modified copies elsewhere."""
-    try:
-        check_claim(model, remedy="delete the folder and run again")
-    except CheckpointError as error:
-        if model.folder.parent == (store / STATES).resolve():
-            raise
-        problem = str(error).rpartition("; ")[0]
-        say(f"{problem}; this is a modified copy of a state, so it is used as another model")
 
 
 def find_continuation(model: LocalModel, fingerprint: DataFingerprint) -> Continuation | None:

@@ -62,7 +62,7 @@ def prepare_study(study: Study, *, console: Console, fresh: bool = False) -> Pre
     settings = config.corpus.pinned()
     corpus = locate_corpus(settings, store)
     with progress_bar(console, "finding finished encoders"):
-        encoders = find_encoders(study, say=say)
+        encoders = find_encoders(study)
     with progress_bar(console, "finding the tasks"):
         tasks = locate_tasks(study, say=say)
     if config.reads_corpus and config.corpus.folder is None and not is_built(corpus):
@@ -119,17 +119,12 @@ def locate_tasks(study: Study, *, say: Say) -> tuple[PlannedTask, ...]:
         raise
 
 
-def find_encoders(study: Study, *, say: Say) -> dict[str, LocalModel]:
+def find_encoders(study: Study) -> dict[str, LocalModel]:
     """Return the finished encoders of arms by the arms' names, found here or fetched."""
     models = {arm.name: arm.encoder for arm in study.config.arms if arm.encoder}
     if not models:
         return {}
-    from biphasic.study.inputs.models import check_state  # noqa: PLC0415 - loads torch
-
-    found = {name: fetch_model(m.pretrained, revision=m.revision) for name, m in models.items()}
-    for model in found.values():
-        check_state(model, study.store, say=say)
-    return found
+    return {name: fetch_model(m.pretrained, revision=m.revision) for name, m in models.items()}
 
 
 def check_encoder(
