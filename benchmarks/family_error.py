@@ -6,7 +6,9 @@ tables. See README.md beside this file.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,9 @@ from scipy.special import ndtri
 
 from biphasic.analysis.estimate import LEVEL, estimate
 from biphasic.analysis.scores.examples import CellInfluences, ExampleScores
-from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Score, Scores
+from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Planned, Score, Scores
 from biphasic.analysis.statistics.compare import Family, family_of
+from biphasic.analysis.statistics.planned import PlannedTest, plan_results
 from biphasic.errors import DataError
 
 Array = NDArray[np.float64]
@@ -192,6 +195,39 @@ def power(lead: float, *, num_seeds: int, are_runs: bool, num_families: int) -> 
     return float(np.mean(clear))
 
 
+NOISY = ((12, 4, 6.0), (20, 6, 3.0), (30, 8, 3.0), (12, 2, 6.0))
+"""Designs of studies: arms, those that a question compares, and how much more these vary."""
+
+
+def asked(table: Array, num_compared: int) -> list[PlannedTest]:
+    """Test all pairs of the first arms as one question, from scores [num_arms, num_runs]."""
+    scores = family(table[:, :, None] / 100, are_runs=True).scores
+    names = [model.name for model in scores.models[:num_compared]]
+    pairs = (((first,), (second,)) for first, second in combinations(names, 2))
+    planned = tuple(Planned(first, second, ("d",), question="Q") for first, second in pairs)
+    return [*plan_results(dataclasses.replace(scores, planned=planned, examples=None)).values()]
+
+
+def noisy_question(
+    design: tuple[int, int, float], *, num_runs: int, num_families: int, lead: float = 0.0
+) -> float:
+    """Return the share of questions with a false "clear", or of a leading arm's clear pairs.
+
+    `lead` is in standard deviations of the paired differences.
+    """
+    num_arms, num_compared, spread = design
+    random, clear = np.random.default_rng(2), []
+    scale = np.ones((num_arms, 1))
+    scale[:num_compared] = spread
+    for _ in range(num_families):
+        table = scale * random.normal(size=(num_arms, num_runs))
+        table[0] += lead * spread * 2**0.5
+        tests = asked(table, num_compared)
+        found = [test.p_adjusted <= LEVEL for test in tests if not lead or test.first == "m0"]
+        clear.append(np.mean(found) if lead else any(found))
+    return float(np.mean(clear))
+
+
 def main() -> None:
     """Print the rows of the tables of docs/statistics.md."""
     parser = command_line(__doc__, "family_error")
@@ -220,6 +256,22 @@ def main() -> None:
             row.append(f"{share:.0%}")
             records.append({"lead": lead, "seeds": num_seeds, "runs": are_runs, "found": share})
         print(f"| {lead:.0f} | {' | '.join(row).replace('%', ' %')} |", flush=True)
+    for num_arms, num_compared, spread in NOISY:
+        row = []
+        for num_runs in (3, 5):
+            wrong = noisy_question(
+                (num_arms, num_compared, spread), num_runs=num_runs, num_families=chosen.families
+            )
+            found = noisy_question(
+                (num_arms, num_compared, 1.0),
+                num_runs=num_runs,
+                num_families=max(chosen.families // 4, 1),
+                lead=3.0,
+            )
+            row += [f"{wrong:.1%}", f"{found:.0%}"]
+            records.append({"arms": num_arms, "runs": num_runs, "false": wrong, "found": found})
+        what = f"{num_compared} of {num_arms} arms, {spread:.0f} times the spread"
+        print(f"| {what} | {' | '.join(row).replace('%', ' %')} |", flush=True)
     write_records(chosen.json, records)
 
 

@@ -153,6 +153,6 @@ def test_a_difference_of_differences_has_the_pooled_variance():
     assert found.mean == pytest.approx(0.0)
     # Of each run 2, -2, 0: a deviation of 2, as large as the pooled one.
     assert found.deciding.error == pytest.approx((4 / 3) ** 0.5)
-    assert found.blocks is not None
+    assert found.is_pooled
     # A sum whose weights do not add up to zero contains the runs' own effect.
-    assert blocks_for(scores, {("a", "d"): 1.0}) is None
+    assert blocks_for(scores, {("a", "d"): 1.0}) == []

@@ -162,3 +162,12 @@ def test_a_comparison_has_the_p_value_of_its_family(are_runs):
         error = tests.pooled.joint[place] if are_runs else errors[place]
         assert compared.contrast.deciding.error == pytest.approx(error**0.5)
         assert compared.uses_blocks is are_runs
+
+
+def test_a_question_on_arms_that_vary_more_than_the_others_keeps_its_five_percent():
+    """Of twelve arms, the question compares the four that vary six times as much."""
+    design = (12, 4, 6.0)
+    # With the variance of all twelve arms alone, 7.4 % of families have a false "clear".
+    assert simulated.noisy_question(design, num_runs=3, num_families=400) <= 0.04
+    lead = {"num_runs": 5, "num_families": 60, "lead": 3.0}
+    assert simulated.noisy_question((12, 4, 1.0), **lead) > 0.9

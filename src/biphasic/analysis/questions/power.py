@@ -34,7 +34,13 @@ def detectable_differences(
         number = sum(len(one.tasks) for one in question.comparisons)
         for place, one in enumerate(question.comparisons):
             for task in one.tasks:
-                design = _design(study, one, task, number)
+                own = {
+                    side[0]
+                    for other in question.comparisons
+                    if task in other.tasks
+                    for side in (other.first, other.second, *(other.minus or ()))
+                }
+                design = replace(_design(study, one, task, number), num_own=len(own))
                 spread = spread_on(task) if design.num_runs > 1 else 0.0
                 if (points := smallest_detectable(replace(design, spread=spread))) is not None:
                     where = {"question": question.name, "comparison": place, "task": task}
@@ -86,6 +92,7 @@ class Design:
     # Standard deviation of an arm's score over runs, in percentage points, beside what all arms
     # share.
     spread: float = 1.0
+    num_own: int = 0  # arms of the question, whose variance is pooled by itself as well
 
 
 def smallest_detectable(design: Design) -> float | None:
@@ -116,16 +123,17 @@ def _in_spreads(design: Design) -> float:
     return high
 
 
-# Values by run without a difference, and the pooled variance.
-Draw = tuple[NDArray[np.float64], Blocks | None]
+# Values by run without a difference, and the pooled variances.
+Draw = tuple[NDArray[np.float64], list[Blocks]]
 
 
 def _draw(design: Design, number: int) -> Draw:
     random = np.random.Generator(stream("power", 0, design.num_arms, design.num_runs, number))
     table = random.normal(size=(max(design.num_arms, len(design.weights)), design.num_runs))
     values = np.array(design.weights) @ table[: len(design.weights)]
-    has_blocks = design.are_blocks and min(len(table), design.num_runs) >= FEWEST
-    return values, pooled(table) if has_blocks else None
+    groups = {len(table), max(design.num_own, len(design.weights))} if design.are_blocks else ()
+    pools = (pooled(table[:arms]) for arms in groups if min(arms, design.num_runs) >= FEWEST)
+    return values, [blocks for blocks in pools if blocks is not None]
 
 
 def _is_clear(design: Design, draw: Draw, difference: float) -> bool:

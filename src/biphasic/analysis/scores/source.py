@@ -133,7 +133,7 @@ def study_scores(records: StudyRecords, convention: Convention | None = None) ->
 
 
 def _study_scores(records: StudyRecords, convention: Convention) -> Scores:
-    cells = {}
+    cells = dict.fromkeys(records.by_cell, Score(None, {}, is_complete=False))
     for key, runs in records.grids.items():
         # A diverged rate was tried and lost; a missing one might have been the best.
         is_tried = all(run in records.results for run in records.by_cell.get(key, ()))

@@ -9,6 +9,7 @@ only means and half-widths are known, as in a published table, Welch's test is u
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -36,6 +37,7 @@ class Family:
     scores: Scores
     dataset: DatasetInfo
     order: tuple[str, ...]  # names of the models that have a score, best first
+    num_arms: int  # models that have a score or are to have one
     blocks: Blocks | None  # the pooled variance over runs; None if it does not apply
     apart: tuple[int, ...]  # places of the planned pairs among all pairs
     # Planned comparisons on the dataset, by names of both models.
@@ -48,7 +50,7 @@ class Family:
 
     def tests(self) -> FamilyTests:
         """Test all pairs."""
-        return tests_of(self.scores, self.order, self.dataset, self.blocks)
+        return tests_of(self.scores, self.order, self.dataset, self.blocks, num_arms=self.num_arms)
 
     @property
     def p_adjusted(self) -> NDArray[np.float64]:
@@ -60,21 +62,24 @@ class Family:
         """The same over seeds alone."""
         return self._corrected().at(slice(None))[1]
 
-    @cached_property
+    @property
     def size(self) -> int:
         """Number of pairs that are corrected for: all by Tukey, the exploratory ones by Holm."""
-        return self._num_pairs if self.uses_blocks else self._corrected().size
+        # With those that have no score or no test yet: a score that comes later must not take back
+        # that a difference is clear.
+        return math.comb(self.num_arms, 2) if self.uses_blocks else self._corrected().size
 
     def _corrected(self) -> Corrected:
-        return self._kept if self._num_pairs <= _MOST_KEPT else _of_latest(self)
-
-    @property
-    def _num_pairs(self) -> int:
-        return len(self.order) * (len(self.order) - 1) // 2
+        is_small = math.comb(len(self.order), 2) <= _MOST_KEPT
+        return self._kept if is_small else _of_latest(self)
 
     @cached_property
     def _kept(self) -> Corrected:
-        return self.tests().corrected(self.apart)
+        return self._of_all()
+
+    def _of_all(self) -> Corrected:
+        size = max(math.comb(self.num_arms, 2) - len(self.apart), 1)
+        return self.tests().corrected(self.apart, size=size)
 
     @cached_property
     def with_best(self) -> tuple[ModelComparison, ...]:
@@ -103,7 +108,7 @@ class Family:
             place = _place(self._places[first], self._places[second], len(self.order))
             adjusted, over_seeds = (float(p[0]) for p in self._corrected().at(np.array([place])))
             weights = {(first, self.dataset.name): 1.0, (second, self.dataset.name): -1.0}
-            one = contrast(self.scores, weights, blocks=self.blocks)
+            one = contrast(self.scores, weights, blocks=[self.blocks] if self.blocks else [])
         else:
             adjusted, over_seeds = plan.p_adjusted, plan.p_over_seeds
             one = plan.contrast_of(first)
@@ -123,7 +128,7 @@ class Family:
             p_adjusted=None if np.isnan(adjusted) else adjusted,
             p_over_seeds=None if np.isnan(over_seeds) else over_seeds,
             family_size=self.size if plan is None else plan.size,
-            num_arms=len(self.order) if plan is None and self.uses_blocks else None,
+            num_arms=self.num_arms if plan is None and self.uses_blocks else None,
             is_planned=plan is not None,
             unit=self.scores.unit,
             is_of_common_seeds=one is not None
@@ -138,13 +143,15 @@ class Family:
 @lru_cache(maxsize=1)
 def _of_latest(family: Family) -> Corrected:
     """Correct millions of p values: a report on several datasets needs those of one at a time."""
-    return family.tests().corrected(family.apart)
+    return family._of_all()
 
 
 def family_of(scores: Scores, dataset: str, *, models: Sequence[str] | None = None) -> Family:
     """Test all pairs of models on a dataset and correct the p values together."""
     order = tuple(ranked(scores, dataset, models=models))
     places = {name: place for place, name in enumerate(order)}
+    asked = (model.name for model in scores.models if models is None or model.name in models)
+    num_arms = sum((name, dataset) in scores.cells for name in asked)
     every = planned_tests(scores)
     planned = {key[1:]: test for key, test in every.items() if key[0] == dataset}
     apart = tuple(
@@ -153,7 +160,7 @@ def family_of(scores: Scores, dataset: str, *, models: Sequence[str] | None = No
         if first in places and second in places
     )
     blocks = blocks_of(scores, order, dataset)
-    return Family(scores, scores.dataset(dataset), order, blocks, apart, planned)
+    return Family(scores, scores.dataset(dataset), order, num_arms, blocks, apart, planned)
 
 
 def _place(first: int, second: int, num_models: int) -> int:

@@ -60,7 +60,7 @@ class ModelComparison:
     @property
     def uses_blocks(self) -> bool:
         """Whether the test pools the variance of all arms."""
-        return self.contrast is not None and self.contrast.blocks is not None
+        return self.contrast is not None and self.contrast.is_pooled
 
     @property
     def interval(self) -> tuple[float, float] | None:

@@ -2,13 +2,15 @@
 
 Over pretraining runs, the variance is pooled over arms (`blocks.py`) if the sum is on one dataset
 and the spreads are equal; otherwise it is that of the sum itself. Where spreads differ, both tests
-count: the larger p value and the wider interval. Test examples are covered if they are known.
+count: the larger p value and the wider interval. The variance is pooled over all arms and over
+those of the family; both tests count, because the arms of a family may vary more than the others.
+Test examples are covered if they are known.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -60,7 +62,7 @@ class Contrast:
     """A weighted sum of scores, averaged over the seeds that all of them have."""
 
     by_seed: Mapping[int, float]  # the sum of each seed, in percentage points
-    # By the variance of the sum itself, by the pooled one, or by both where spreads differ.
+    # By each pooled variance; where spreads differ, by the variance of the sum itself first.
     tests: tuple[SumTest, ...]
     example_error: float  # standard error over test examples; 0 if they are unknown
     num_examples: int
@@ -69,7 +71,7 @@ class Contrast:
     # Over seeds, by the spread of the sum itself. A difference is never clear if this is above
     # `LEVEL`. None without a spread.
     p_alone: float | None
-    blocks: Blocks | None  # the pooled variance, if it alone decides
+    is_pooled: bool  # whether pooled variances alone decide
     missing: str  # why test examples are unknown; empty if they are known
 
     @property
@@ -96,7 +98,7 @@ class Contrast:
 
     def p_corrected(self, corrected: float) -> float:
         """Return a corrected p value, but not below that of the sum by itself."""
-        return corrected if self.blocks is None else max(corrected, self.p_alone or 0.0)
+        return max(corrected, self.p_alone or 0.0) if self.is_pooled else corrected
 
     def detectable(self, num_comparisons: int, *, num_arms: int | None = None) -> float | None:
         """Return the smallest difference that is clear with 80 % power; None without a spread."""
@@ -115,10 +117,13 @@ class Contrast:
 
         if self.p_alone is None:
             return detectable((joint(self.deciding),))
-        if self.blocks is not None:
-            [test] = self.tests
-            alone = Criterion(test.seed_error, of_alone, _quantile(of_alone, UPPER))
-            return detectable((joint(test), alone), other_misses=SPREAD_LEVEL)
+        if self.is_pooled:
+            alone = [
+                Criterion(test.seed_error, of_alone, _quantile(of_alone, UPPER))
+                for test in self.tests
+            ]
+            pairs = zip(map(joint, self.tests), alone, strict=True)
+            return max(detectable(pair, other_misses=SPREAD_LEVEL) for pair in pairs)
         over_seeds = [
             Criterion(test.seed_error, test.seed_freedom, _quantile(test.seed_freedom, share))
             for test in self.tests
@@ -126,7 +131,7 @@ class Contrast:
         return max(detectable((one,)) for one in (*map(joint, self.tests), *over_seeds))
 
 
-def contrast(scores: Scores, weights: Weights, *, blocks: Blocks | None) -> Contrast | None:
+def contrast(scores: Scores, weights: Weights, *, blocks: Sequence[Blocks]) -> Contrast | None:
     """Test a weighted sum of scores; None if no seed has all of them."""
     parts = [(weight, scores.get(*key).by_seed or {}) for key, weight in weights.items()]
     seeds = sorted(set.intersection(*(set(by_seed) for _, by_seed in parts)))
@@ -150,7 +155,7 @@ def contrast_of(
     by_seed: Mapping[int, float],
     errors: CrossedErrors,
     *,
-    blocks: Blocks | None = None,
+    blocks: Sequence[Blocks] = (),
     squares: float = 2.0,
     without_seeds: bool = False,
     missing: str = "",
@@ -173,10 +178,12 @@ def contrast_of(
         )
 
     alone = by(own, of_own)
-    tests, blocks = (alone,), blocks if spread else None
-    if blocks is not None:
-        pooled = by(blocks.squared_errors(own, squares=squares), np.array([float(blocks.freedom)]))
-        tests = (pooled,) if blocks.are_spreads_equal else (alone, pooled)
+    pooled = tuple(
+        by(one.squared_errors(own, squares=squares), np.array([float(one.freedom)]))
+        for one in (blocks if spread else ())
+    )
+    is_pooled = bool(pooled) and all(one.are_spreads_equal for one in blocks)
+    tests = pooled if is_pooled else (alone, *pooled)
     has_test = spread or (
         without_seeds and errors.num_examples and not are_alike(mean, math.sqrt(errors.examples[0]))
     )
@@ -188,7 +195,7 @@ def contrast_of(
         p_value=max(test.p_value for test in tests) if has_test else None,
         p_over_seeds=max(test.p_over_seeds for test in tests) if spread else None,
         p_alone=alone.p_over_seeds if spread else None,
-        blocks=blocks if len(tests) == 1 else None,
+        is_pooled=is_pooled,
         missing=missing,
     )
 
@@ -196,17 +203,21 @@ def contrast_of(
 _ROUNDING = 1e-9
 
 
-def blocks_for(scores: Scores, weights: Weights) -> Blocks | None:
-    """Pool the variance of finished models, and those of a sum, on its dataset."""
-    # None if the sum is over several datasets, or if its weights do not add up to zero: then the
-    # effect that a run has on all models does not cancel.
+def blocks_for(scores: Scores, weights: Weights, *, family: Iterable[str] = ()) -> list[Blocks]:
+    """Pool the variance of all finished models, and that of a family's own, on a sum's dataset."""
+    # Without a family, the models of the sum are one. Empty if the sum is over several datasets, or
+    # if its weights do not add up to zero: then the effect that a run has on all models does not
+    # cancel.
     datasets = {dataset for _, dataset in weights}
-    if len(datasets) > 1 or abs(math.fsum(weights.values())) > _ROUNDING:
-        return None
+    if len(datasets) != 1 or abs(math.fsum(weights.values())) > _ROUNDING:
+        return []
     [dataset] = datasets
-    means = scores.means(dataset)
-    finished = (model.name for model in scores.models if model.is_final and model.name in means)
-    return blocks_of(scores, [*dict.fromkeys([*finished, *(m for m, _ in weights)])], dataset)
+    means, own = scores.means(dataset), dict.fromkeys([*family, *(model for model, _ in weights)])
+    finished = [model.name for model in scores.models if model.is_final and model.name in means]
+    every = dict.fromkeys([*finished, *own])
+    groups = [every] if len(own) == len(every) else [every, own]
+    found = (blocks_of(scores, [*group], dataset) for group in groups)
+    return [blocks for blocks in found if blocks is not None]
 
 
 def _quantile(freedom: float, share: float) -> float:

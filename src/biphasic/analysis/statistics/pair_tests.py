@@ -51,15 +51,10 @@ class FamilyTests:
     blocks: Blocks | None  # the pooled variance over runs; None if it does not apply
     pooled: PooledErrors | None  # errors by the pooled variance; None if it does not apply
     without_seeds: bool  # whether only test examples are random: zero-shot scores of one run
+    num_arms: int  # with those that have no score yet
 
-    def corrected(self, excluded: Sequence[int]) -> Corrected:
-        """Correct for all pairs but those `excluded`; call it once, as it overwrites p values."""
-        is_counted = np.full(len(self.p_values), True)
-        if not self.without_seeds:
-            np.isnan(self.p_values, out=is_counted)
-            np.logical_not(is_counted, out=is_counted)
-        is_counted[[*excluded]] = False
-        size = max(int(is_counted.sum()), 1)
+    def corrected(self, excluded: Sequence[int], *, size: int) -> Corrected:
+        """Correct for `size` pairs, without those excluded; call it once, as it overwrites."""
         # Tukey's correction needs the p values of each pair by itself.
         both = (self.p_values, self.p_alone if self.blocks is None else self.p_alone.copy())
         for values in both:
@@ -67,7 +62,7 @@ class FamilyTests:
             if self.without_seeds:
                 np.minimum(values * size, 1.0, out=values)
             else:
-                _holm_in_place(values)
+                _holm_in_place(values, size)
         return Corrected(*both, size, self)
 
 
@@ -88,9 +83,9 @@ class Corrected(NamedTuple):
             return alone
         means = pooled.means[places]
         ranges = np.sqrt(2) * t_values(means, pooled.over_runs[places])
-        over_runs = range_p_values(ranges, blocks.num_arms, blocks.freedom)
+        over_runs = range_p_values(ranges, self.tests.num_arms, blocks.freedom)
         ranges = np.sqrt(2) * t_values(means, pooled.joint[places])
-        joint = range_p_values(ranges, blocks.num_arms, pooled.freedom[places])
+        joint = range_p_values(ranges, self.tests.num_arms, pooled.freedom[places])
         # The pooled variance is too small for a pair whose spread is larger than it seems, so no p
         # value is below that of the pair's own t test.
         over_seeds = np.maximum(over_runs, self.tests.p_alone[places])
@@ -101,7 +96,12 @@ class Corrected(NamedTuple):
 
 
 def tests_of(
-    scores: Scores, models: Sequence[str], dataset: DatasetInfo, blocks: Blocks | None
+    scores: Scores,
+    models: Sequence[str],
+    dataset: DatasetInfo,
+    blocks: Blocks | None,
+    *,
+    num_arms: int,
 ) -> FamilyTests:
     """Test all pairs of models on a dataset; `blocks` is their pooled variance."""
     num_pairs = len(models) * (len(models) - 1) // 2
@@ -122,7 +122,7 @@ def tests_of(
             part[0], pooled = _by_blocks(part[0], alone, blocks, known)
             part[2:] = pooled
     pooled = None if blocks is None else PooledErrors(*kept[2:])
-    return FamilyTests(kept[0], kept[1], blocks, pooled, without_seeds)
+    return FamilyTests(kept[0], kept[1], blocks, pooled, without_seeds, num_arms)
 
 
 def _p_values(alone: PairTests, known: CrossedErrors, *, without_seeds: bool) -> Array:
@@ -152,16 +152,17 @@ def _by_blocks(
     return by_blocks, PooledErrors(alone.means, over_runs, joint, freedom)
 
 
-def holm(values: Sequence[float] | Array) -> Array:
-    """Correct the p values of a family of comparisons, in the order given; NaN is left out."""
+def holm(values: Sequence[float] | Array, *, size: int | None = None) -> Array:
+    """Correct the p values of a family of comparisons, in the order given."""
+    # `size` is the number of comparisons of the family, by default that of the values. Those
+    # without a value and NaN, which have no test yet, count like the largest p value.
     # The smallest of m is multiplied by m, the next by m - 1, and so on; none may be lower than the
     # one before it, or exceed 1. Reference: Holm 1979, "A simple sequentially rejective multiple
     # test procedure".
-    return _holm_in_place(np.array(values, dtype=np.float64))
+    return _holm_in_place(np.array(values, dtype=np.float64), size or len(values))
 
 
-def _holm_in_place(values: Array) -> Array:
-    num = int((~np.isnan(values)).sum())
+def _holm_in_place(values: Array, num: int) -> Array:
     # P values above a bound stay 1, so that few of millions are sorted: with k of `num` values up
     # to it, the next is multiplied by `num` - k.
     bound, below = 0.0, 0

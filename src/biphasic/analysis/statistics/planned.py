@@ -6,7 +6,7 @@ Those of each question are a family, and those of `compare` are another one.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -50,28 +50,27 @@ def sum_of(scores: Scores, planned: Planned) -> Sum | None:
 def plan_results(scores: Scores, *, only: str | None = None) -> dict[Key, PlannedTest]:
     """Test the planned comparisons whose scores are known, or those of one family."""
     families: dict[str, dict[Key, Contrast]] = defaultdict(dict)
-    num_missing: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()  # with comparisons that have no score or no test
+    arms: dict[tuple[str, str], set[str]] = defaultdict(set)  # by question and dataset
+    for planned in scores.planned:
+        for dataset in planned.datasets:
+            arms[planned.question, dataset].update(m for m, _ in sum_of(scores, planned) or ())
     for planned in scores.planned:
         if only not in {None, planned.question}:
             continue
         terms = sum_of(scores, planned)
         for dataset in planned.datasets:
             weights = {(model, dataset): weight for model, weight in terms or ()}
-            one = contrast(scores, weights, blocks=blocks_for(scores, weights)) if terms else None
+            blocks = blocks_for(scores, weights, family=arms[planned.question, dataset])
+            one = contrast(scores, weights, blocks=blocks) if terms else None
             if one is not None and terms:
                 families[planned.question][planned.question, dataset, terms] = one
-            # With one seed, a score has no test until the next seeds are there.
-            if one is None or (one.p_value is None and not _are_complete(scores, weights)):
-                num_missing[planned.question] += 1
+            sizes[planned.question] += 1
     return {
         key: test
         for question, family in families.items()
-        for key, test in _corrected(family, num_missing[question]).items()
+        for key, test in _corrected(family, sizes[question]).items()
     }
-
-
-def _are_complete(scores: Scores, cells: Iterable[tuple[str, str]]) -> bool:
-    return all(scores.get(*cell).is_complete for cell in cells)
 
 
 def planned_tests(scores: Scores) -> Mapping[tuple[str, str, str], PlannedTest]:
@@ -85,17 +84,14 @@ def planned_tests(scores: Scores) -> Mapping[tuple[str, str, str], PlannedTest]:
     return found
 
 
-def _corrected(family: Mapping[Key, Contrast], num_missing: int) -> dict[Key, PlannedTest]:
+def _corrected(family: Mapping[Key, Contrast], size: int) -> dict[Key, PlannedTest]:
     tests = [*family.values()]
-    # A score that comes later must not take back that a difference is clear.
-    missing = [1.0] * num_missing
-    size = max(sum(one.p_value is not None for one in tests) + num_missing, 1)
     # None becomes NaN.
-    corrected = holm(np.array([*(one.p_value for one in tests), *missing], np.float64))
-    over_seeds = holm(np.array([*(one.p_over_seeds for one in tests), *missing], np.float64))
+    corrected = holm(np.array([one.p_value for one in tests], np.float64), size=size)
+    over_seeds = holm(np.array([one.p_over_seeds for one in tests], np.float64), size=size)
     return {
         key: PlannedTest(
             key[2][0][0], one, one.p_corrected(float(p)), one.p_corrected(float(of_seeds)), size
         )
-        for (key, one), p, of_seeds in zip(family.items(), corrected, over_seeds, strict=False)
+        for (key, one), p, of_seeds in zip(family.items(), corrected, over_seeds, strict=True)
     }
