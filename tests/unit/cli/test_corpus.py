@@ -224,3 +224,21 @@ def test_shares_and_columns_need_sources(asked):
     assert "--column: give the sources" in asked("--column", "x")
     assert "--column: b.TXT is one document" in asked("a.jsonl", "b.TXT", "--column", "x")
     assert "corpus build: max_tokens: " in asked("a", "--max-tokens=-1")
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="a repeated key of a JSON object keeps its last value; one reader will refuse it with "
+    "its line",
+)
+def test_build_refuses_a_json_key_that_is_repeated(run, text, tokenizer):
+    write_tokenizer(tokenizer, text / "given")
+    with (text / "one.jsonl").open("a") as file:
+        file.write('\n{"id": "x", "body": "some words", "body": "others"}')
+    code, _, err = run(
+        "build", text / "one.jsonl", "--out", text / "one", "--column", "body",
+        "--tokenizer", text / "given", "--workers", "1",
+    )  # fmt: skip
+    assert code == 2
+    assert "one.jsonl:31" in err

@@ -20,6 +20,7 @@ from rich.console import Console
 import biphasic
 from biphasic.data.text import hub as module
 from biphasic.data.text.hub import find_copy, hub_fingerprint, open_hub, resolve_revision
+from biphasic.data.text.sources import SourceConfig, read_documents
 from biphasic.errors import DataError
 from biphasic.hub import quiet
 from biphasic.study.run.prepare import prepare_study
@@ -535,3 +536,19 @@ def test_quiet_restores_only_its_own_changes(is_off_before):
     finally:
         for library in libraries:
             library.enable_progress_bars()
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=(AssertionError, DataError),
+    reason="ids and texts of CSV files are read as numbers or truth values; they will be "
+    "read as text",
+)
+@pytest.mark.parametrize("written", ["007", "1.10", "True"])
+@pytest.mark.parametrize("column", ["id", "text"])
+def test_ids_and_texts_of_csv_files_are_read_as_they_are_written(tmp_path, written, column):
+    (tmp_path / "plain").mkdir()
+    values = {"id": "a", "text": "words", column: written}
+    (tmp_path / "plain/train.csv").write_text("id,text\n" + ",".join(values.values()) + "\n")
+    [document] = read_documents(SourceConfig(source=f"hf:{tmp_path}/plain?streaming=false"))
+    assert {"id": document.id, "text": document.text} == values

@@ -419,3 +419,76 @@ def test_a_split_that_would_be_empty():
         cut(train=[1, 2, 3], fractions={"validation": 0.1})
     with pytest.raises(DataError, match="no example for train"):
         cut(train=[1, 2], fractions={"validation": 0.5, "test": 0.49})
+
+
+REPEATED = '{"text": "x", "label": "a", "label": "b"}\n{"text": "y", "label": "a"}'
+REPEATED_IN = {
+    "rows": ("sc", {f"{split}.jsonl": REPEATED for split in SPLITS}, "train.jsonl:1"),
+    "labels": (
+        "sc",
+        {
+            f"{split}.jsonl": '{"text": "x", "label": 0}\n{"text": "y", "label": 1}'
+            for split in SPLITS
+        }
+        | {"labels.json": '{"0": "a", "1": "b", "1": "c"}'},
+        "labels.json",
+    ),
+    "squad": (
+        "qa",
+        {
+            f"{split}.json": '{"data": [{"paragraphs": [{"context": "Anna", "qas": [{"id": "1", '
+            '"question": "Who?", "question": "What?", "answers": [{"text": "Anna", '
+            '"answer_start": 0}]}]}]}]}'
+            for split in SPLITS
+        },
+        "train.json",
+    ),
+    "documents": (
+        "zs",
+        {
+            "corpus.jsonl": '{"_id": "d", "text": "x", "text": "y"}',
+            "queries.jsonl": '{"_id": "q", "text": "x"}',
+            "qrels/test.tsv": f"{QRELS}q\td\t1\n",
+        },
+        "corpus.jsonl:1",
+    ),
+}
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=pytest.fail.Exception,
+    reason="a repeated key of a JSON object keeps its last value; one reader will refuse it with "
+    "its line",
+)
+@pytest.mark.parametrize("place", REPEATED_IN)
+def test_a_json_key_that_is_repeated_is_refused(store, custom, place):
+    kind, files, where = REPEATED_IN[place]
+    for name, content in files.items():
+        (custom / name).parent.mkdir(exist_ok=True)
+        (custom / name).write_text(content)
+    with pytest.raises(DataError, match=re.escape(where)):
+        store.task(f"{kind}:{custom}")
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=pytest.fail.Exception,
+    reason="a header that is repeated within a file is read as an example; one reader will refuse "
+    "it with its line",
+)
+@pytest.mark.parametrize(
+    ("kind", "suffix", "lines"),
+    [
+        ("sc", "tsv", ["text\tlabel", "x\ta", "y\tb"]),
+        ("ml", "csv", ["text,labels", "x,a", "y,b"]),
+        ("mp", "csv", ["sentence_good,sentence_bad", "It is.", "It are."]),
+    ],
+)
+def test_a_header_that_is_repeated_is_refused(store, custom, kind, suffix, lines):
+    header, *rows = lines
+    rows = [",".join(rows)] if kind == "mp" else rows
+    for split in SPLITS:
+        (custom / f"{split}.{suffix}").write_text("\n".join([header, *rows, header, ""]))
+    with pytest.raises(DataError, match=rf"train\.{suffix}:{len(rows) + 2}|test\.{suffix}:3"):
+        store.task(f"{kind}:{custom}")
