@@ -14,7 +14,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+import torch
 from filelock import FileLock
+from transformers import AutoModel
 
 from biphasic import export_model
 from biphasic.data.tokens.tokenizer import TextTokenizer
@@ -53,6 +55,7 @@ found["ids"] = tokenizer("rows of tokens").input_ids
 ids = torch.tensor([[5, 6, 7, 8], [5, 6, 7, 9]])
 with torch.no_grad():
     states = [model(row[None]).last_hidden_state[0] for row in ids]
+found["states"] = states[0].tolist()
 found["changed"] = (states[0] != states[1]).any(-1).tolist()
 try:
     exec(check)
@@ -97,7 +100,8 @@ def _install(folder: Path) -> None:
 def folders(tmp_path_factory: pytest.TempPathFactory, tokenizer: TextTokenizer) -> list[Path]:
     """An exported Qwen3, and a native EuroBERT."""
     root = tmp_path_factory.mktemp("exports")
-    save_family("qwen3", root / "decoder", tokenizer=tokenizer)
+    base = {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}  # far from 10,000
+    save_family("qwen3", root / "decoder", tokenizer=tokenizer, **base)
     save_family("eurobert", root / "eurobert")
     with forking():
         return [export_model(root / "decoder", root / "qwen3"), root / "eurobert"]
@@ -133,6 +137,14 @@ def test_old_release_runs_a_decoder_causally(old):
     assert old["version"].startswith("4.57.")
     assert old["is_causal"] is False  # read, and ignored without a word
     assert old["changed"] == [False, False, False, True]
+
+
+def test_old_release_reads_the_base_of_the_rotary_frequencies(old, folders):
+    """Run causally, it gives the states of the decoder that was exported."""
+    with torch.no_grad():
+        decoder = AutoModel.from_pretrained(folders[0].parent / "decoder")
+        expected = decoder(torch.tensor([[5, 6, 7, 8]])).last_hidden_state[0]
+    torch.testing.assert_close(torch.tensor(old["states"]), expected, rtol=0, atol=1e-4)
 
 
 def test_the_card_tells(old):

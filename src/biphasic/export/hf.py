@@ -14,7 +14,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ModelError, writing
 from biphasic.export.source import Source
-from biphasic.files import write_json
+from biphasic.files import read_json_object, write_json
 from biphasic.model.compute.forward import first_position
 from biphasic.model.compute.pooling import Pooling
 from biphasic.model.loading.directions import close_again, is_decoder, open_both_ways
@@ -71,9 +71,15 @@ def write_model(
     if first_position(model) == 0:
         model.config.pad_token_id = source.tokenizer.pad_id
     round_weights(model, dtype)
+    if has_head:
+        head = model.get_output_embeddings()
+        is_tied = head is not None and head.weight is model.get_input_embeddings().weight
+        # transformers 5 unties a head that was saved on its own; earlier releases trust the flag.
+        model.config.tie_word_embeddings = is_tied
     logits = model.eval()(input_ids=torch.tensor([probe])).logits[0] if has_head else None
     with loading(source.folder), writing(folder):
         model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
+    _write_older_rope(folder / "config.json")
     # Meant for decoders; an encoder generates nothing.
     (folder / "generation_config.json").unlink(missing_ok=True)
     return WrittenModel(
@@ -83,6 +89,18 @@ def write_model(
         num_parameters=model.num_parameters(),
         was_decoder=was_decoder,
     )
+
+
+def _write_older_rope(path: Path) -> None:
+    """Add the keys by which transformers before 5, and other engines, read rotary frequencies."""
+    config = read_json_object(path)
+    rope = config.get("rope_parameters") or {}
+    if "rope_theta" not in rope:  # none, or several, by kind of layer
+        return
+    config["rope_theta"] = rope["rope_theta"]
+    if rope.get("rope_type", "default") != "default":
+        config["rope_scaling"] = {key: rope[key] for key in rope if key != "rope_theta"}
+    write_json(path, config)
 
 
 @torch.no_grad()

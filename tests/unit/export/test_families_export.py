@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
@@ -133,6 +134,24 @@ class TestFamilies:
             assert config["is_causal"] is False
             assert "Needs transformers 5.2" in card
         assert not (out / "generation_config.json").exists()
+
+    @pytest.mark.parametrize("family", ["qwen3", "llama3", "mistral"])
+    def test_older_releases_find_rotary_frequencies_where_they_look(self, family, exported):
+        config = json.loads((exported(family)[1] / "config.json").read_text())
+        rope = dict(config["rope_parameters"])
+        assert config["rope_theta"] == rope.pop("rope_theta")
+        assert config.get("rope_scaling", {"rope_type": "default"}) == rope
+
+    def test_a_head_of_its_own_is_not_called_tied(self, make_family, tmp_path):
+        source = make_family("mistral")  # its head is its own
+        config = json.loads((source / "config.json").read_text())
+        (source / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+        out = export_model(source, tmp_path / "out")
+        assert json.loads((out / "config.json").read_text())["tie_word_embeddings"] is False
+        head = load_file(out / "model.safetensors")["lm_head.weight"]
+        assert torch.equal(head, load_file(source / "model.safetensors")["lm_head.weight"])
+        tied = export_model(make_family("qwen3"), tmp_path / "tied")
+        assert json.loads((tied / "config.json").read_text())["tie_word_embeddings"] is True
 
     def test_config_from_left_to_right(self, tokenizer):
         """A decoder's own, and Llama's for our presets; encoders have none."""
