@@ -242,3 +242,14 @@ def test_build_refuses_a_json_key_that_is_repeated(run, text, tokenizer):
     )  # fmt: skip
     assert code == 2
     assert "one.jsonl:31" in err
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="NUL characters train as text; a build will say how many documents hold one",
+)
+def test_build_says_that_documents_hold_nul(text, build):
+    with (text / "one.jsonl").open("a") as file:
+        file.write('\n{"id": "x", "body": "some\\u0000words"}')
+    assert "NUL" in "".join(build("one"))
