@@ -47,7 +47,7 @@ def build(
         column: Column or JSON key of the text. Default: text.
         shares: Share of tokens; one for each source, in the same order.
         max_tokens: Maximum tokens in the training split.
-        deduplicate: Skip exact duplicates of earlier documents.
+        deduplicate: Skip documents with the text of an earlier one, in any Unicode form.
         heldout_fraction: Fraction of documents to hold out, by hash. Default: 0.01.
         copies: Folder with local copies of hub datasets, as OWNER/NAME.
         workers: Tokenizer processes. Default: one per core.

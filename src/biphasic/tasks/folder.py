@@ -16,6 +16,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from biphasic.config import Config, nearest, parse_config
+from biphasic.data.text.near_duplicates import comparable
 from biphasic.errors import ConfigError, DataError, reading
 from biphasic.files import complete_folder, digest, file_sha256, read_json, write_json
 from biphasic.tasks.kinds.registry import KINDS, KindName, kinds_with
@@ -190,5 +191,4 @@ def count_overlaps(task: Task, trainer: Task | None = None) -> dict[str, int]:
 def _keys(task: Task, split: str) -> Iterator[bytes]:
     for given in KINDS[task.info.kind].inputs(task, split):
         text = given if isinstance(given, str) else "\n".join(given)
-        normal = " ".join(text.lower().split())
-        yield hashlib.blake2b(normal.encode("utf-8"), digest_size=16).digest()
+        yield hashlib.blake2b(comparable(text).encode("utf-8"), digest_size=16).digest()

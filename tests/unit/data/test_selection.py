@@ -36,8 +36,18 @@ def test_nothing_but_white_space_is_empty_whatever_the_limits():
 
 def test_duplicates_stay_unless_asked():
     assert selected(["a", "b", "a"]) == (["a", "b", "a"], {})
-    assert selected(["a", "b", "a", "a "], deduplicate=True) == (
-        ["a", "b", "a "],
+    assert selected(["a", "b", "a", "b."], deduplicate=True) == (
+        ["a", "b", "b."],
+        {"duplicate": 1},
+    )
+
+
+@pytest.mark.parametrize(
+    "other", ["cafe\u0301 straße", "CAFÉ STRASSE", "ca\u00adfé\n\xa0straße ", "ｃａｆé straße"]
+)
+def test_duplicates_in_another_unicode_form_case_or_layout(other):
+    assert selected(["café straße", other], deduplicate=True) == (
+        ["café straße"],
         {"duplicate": 1},
     )
 

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import unicodedata
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -208,6 +209,45 @@ def test_texts_of_a_task_that_judges_are_left_out_and_counted(tmp_path, make, ta
     assert counts["judged"] == 5
     found = {"task-zs: exact": 2, "task-zs: near": 2, "2014-test: exact": 1}
     assert counts["by_task"] == found
+
+
+FRENCH = (
+    "L'été, les élèves réformés répétaient déjà leurs tragédies préférées à l'école du théâtre."
+)
+ENGLISH = "The quick brown fox jumps over the lazy dog while seventeen other animals watch it"
+GERMAN = "Die große Straße heißt nach dem Fluß, an dem sie außen vorbei zum Schloß führt"
+KOREAN = "안녕하세요 저는 한국에서 온 학생입니다 그리고 매일 아침 일찍 학교에 갑니다"
+CHINESE = "北京是中华人民共和国的首都和直辖市，是中国的政治、文化、科技、教育、军事和国际交往中心"
+THAI = "กรุงเทพมหานครเป็นเมืองหลวงและเมืองที่มีประชากรมากที่สุดของประเทศไทย"
+
+
+@pytest.mark.parametrize(
+    ("judged", "other"),
+    [
+        (FRENCH, unicodedata.normalize("NFD", FRENCH)),
+        (KOREAN, unicodedata.normalize("NFD", KOREAN)),
+        (ENGLISH, ENGLISH.replace("brown", "bro\u00adwn").replace("seventeen", "seven\u200bteen")),
+        (ENGLISH, "".join(chr(ord(c) + 0xFEE0) if c != " " else c for c in ENGLISH)),
+        (GERMAN, GERMAN.replace("ß", "ss").upper()),
+        (CHINESE, CHINESE.replace("首都", "首府")),
+        (THAI, f"{THAI[:30]}{THAI[31:]}"),
+    ],
+    ids=[
+        "NFD",
+        "jamo",
+        "invisible signs",
+        "full width",
+        "sharp s",
+        "a Chinese sign",
+        "a Thai sign",
+    ],
+)
+def test_a_judged_text_in_another_form_is_left_out(tmp_path, make, judged, other):
+    texts = [{"text_a": judged, "text_b": f"other {n}", "score": n} for n in range(3)]
+    task = write_rows(tmp_path / "test.jsonl", texts)
+    rows = [{"query": "a", "positive": other}, {"query": "b", "positive": judged[::-1]}]
+    pairs = make(tables=(write_rows(tmp_path / "rows.jsonl", rows),), against=(f"sts:{task}",))
+    assert [pair.query for pair in pairs] == ["b"]
 
 
 def test_texts_of_symbols_alone_are_found_and_no_other_is_taken_for_one(tmp_path, make):

@@ -34,6 +34,7 @@ from biphasic.data.building.mask_token import (
 )
 from biphasic.data.building.selection import Selection, digest_of
 from biphasic.data.corpus import Corpus, assemble_corpus
+from biphasic.data.text.near_duplicates import COMPARISON_VERSION
 from biphasic.data.text.source import TextSource
 from biphasic.data.text.sources import files_skipped, read_documents, source_origin
 from biphasic.data.tokens.shards import BLOCK_BYTES, token_dtype
@@ -194,8 +195,10 @@ def corpus_origin(config: CorpusConfig) -> dict[str, Any]:
         {**source_origin(source, config.context), "share": source.share}
         for source in config.sources
     ]
+    compares = {"comparison": COMPARISON_VERSION} if config.deduplicate else {}
     return {
         "sources": sources,
+        **compares,
         "settings": config.model_dump(
             include={
                 "max_tokens",

@@ -44,7 +44,7 @@ class CorpusConfig(Config):
     max_characters: PositiveInt | None = None
     """Longer documents are skipped."""
     deduplicate: bool = False
-    """Whether to skip documents whose exact text occurred before, in any source."""
+    """Whether to skip documents whose text occurred before, in any source and Unicode form."""
     heldout_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.01
     """Probability that a document is held out, by hash; `builtin:pydocs` has its own split."""
     copies: Path | None = None

@@ -12,6 +12,7 @@ from typing import Literal
 
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.text.files import SourceDocument
+from biphasic.data.text.near_duplicates import comparable
 
 CorpusSplit = Literal["train", "heldout"]
 Reason = Literal["empty", "too_short", "too_long", "duplicate"]
@@ -42,7 +43,7 @@ class Selection:
         """Yield the selected documents with their splits, and count the others."""
         for document in documents:
             text_digest = digest_of(document.text)
-            if reason := self._reason_against(document.text, text_digest):
+            if reason := self._reason_against(document.text):
                 self.left_out[reason] += 1
             else:
                 fraction = self._config.heldout_fraction
@@ -57,7 +58,7 @@ class Selection:
         if self._seen is not None:
             self._seen.forget(mark)
 
-    def _reason_against(self, text: str, text_digest: bytes) -> Reason | None:
+    def _reason_against(self, text: str) -> Reason | None:
         if not text or text.isspace():
             return "empty"
         if len(text) < self._config.min_characters:
@@ -65,7 +66,7 @@ class Selection:
         longest = self._config.max_characters
         if longest is not None and len(text) > longest:
             return "too_long"
-        if self._seen is not None and not self._seen.add(text_digest):
+        if self._seen is not None and not self._seen.add(digest_of(comparable(text))):
             return "duplicate"
         return None
 

@@ -1,35 +1,85 @@
-"""Near-duplicates by shared word shingles, in time linear in the text.
+"""The form in which texts are compared, and near-duplicates by shared shingles, in linear time.
 
-Shingles are runs of eight consecutive words, lower-cased, without punctuation and layout (Broder
-1997, "On the resemblance and containment of documents"). All are kept, not a sketch, so the result
-is exact except for collisions of 64-bit hashes.
+Shingles are runs of eight consecutive words without punctuation, case, layout and forms of Unicode
+(Broder 1997, "On the resemblance and containment of documents"). Scripts without spaces between
+words count each character as a word. All shingles are kept, not a sketch, so the result is exact
+except for collisions of 64-bit hashes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
 SHINGLE_WORDS = 8
 NEAR_DUPLICATE_SHARE = 0.5
+COMPARISON_VERSION = 2  # increase by hand whenever the same texts would compare differently
 
-_WORD = re.compile(r"[^\W_]+")
+# Prefixes of the Unicode names of characters of scripts that put no spaces between words.
+_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "KHMER", "LAO", "MYANMAR")
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so multiplication is invertible
+
+
+def comparable(text: str) -> str:
+    """Return a text without case, layout, format signs and differences of its Unicode form."""
+    if not text.isascii():
+        folded = unicodedata.normalize("NFKC", text.translate(_INVISIBLE)).casefold()
+        text = unicodedata.normalize("NFKC", folded)  # folding case may undo the composition
+    return " ".join(text.lower().split())
+
+
+class _Invisible(dict[int, str]):
+    """What each character becomes: format signs and selectors of a form vanish."""
+
+    def __missing__(self, code: int) -> str:
+        sign = chr(code)
+        is_selector = unicodedata.name(sign, "").startswith("VARIATION SELECTOR")
+        self[code] = "" if unicodedata.category(sign) == "Cf" or is_selector else sign
+        return self[code]
+
+
+class _Words(dict[int, str]):
+    """What each character becomes: letters, marks and numbers stay, others separate words."""
+
+    def __missing__(self, code: int) -> str:
+        sign = chr(code)
+        if unicodedata.name(sign, "").startswith(_WITHOUT_SPACES):
+            is_word = unicodedata.category(sign)[0] in "LNM"
+            self[code] = f" {sign} " if is_word else " "
+        else:
+            # Unlike `str.isalnum`, a vowel sign of an Indic script does not end a word.
+            self[code] = sign if unicodedata.category(sign)[0] in "LNM" else " "
+        return self[code]
+
+
+_INVISIBLE, _WORDS = _Invisible(), _Words()
+
+
+def comparable_words(text: str) -> list[str]:
+    """Return the words of a text as they are compared, and characters of other scripts."""
+    return comparable(text).translate(_WORDS).split()
+
+
+def lower_case_words(text: str) -> list[str]:
+    """Return the words of the built-in text: English, whose documents and tasks depend on it."""
+    return re.findall(r"[^\W_]+", text.lower())
 
 
 class Shingler:
     """Converts texts to shingles, caching the hash of each word."""
 
-    def __init__(self) -> None:
+    def __init__(self, words_of: Callable[[str], list[str]] = comparable_words) -> None:
+        self._words_of = words_of
         self._hashes: dict[str, int] = {}
 
     def __call__(self, text: str) -> NDArray[np.uint64]:
         """Return the distinct shingles of a text; a short one is one shingle, an empty one none."""
-        words = _WORD.findall(text.lower())
+        words = self._words_of(text)
         hashes = np.fromiter((self._word(word) for word in words), np.uint64, len(words))
         width = min(SHINGLE_WORDS, len(words))
         if not width:
@@ -42,7 +92,7 @@ class Shingler:
 
     def with_symbols(self, text: str) -> NDArray[np.uint64]:
         """Return the shingles of a text; one of symbols alone, without words, is one shingle."""
-        shingles, symbols = self(text), "".join(text.split())
+        shingles, symbols = self(text), comparable(text).replace(" ", "")
         if len(shingles) or not symbols:
             return shingles
         return np.array([self._word(symbols)], dtype=np.uint64)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from biphasic.data.text.docstrings import Docstring, find_modules, read_docstrings
-from biphasic.data.text.near_duplicates import ShingleIndex, Shingler
+from biphasic.data.text.near_duplicates import ShingleIndex, Shingler, lower_case_words
 from biphasic.errors import DataError
 
 Split = Literal["train", "validation", "test"]
@@ -226,7 +226,7 @@ def separate_splits(documents: Iterable[Document]) -> list[Document]:
     dropped if train or the other held-out split still contains half of it (a short text inside a
     long one).
     """
-    shingler = Shingler()
+    shingler = Shingler(lower_case_words)
     by_split: dict[str, dict[str, Document]] = {"train": {}, "validation": {}, "test": {}}
     shingles = {}
     for document in documents:

@@ -12,7 +12,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.data.text.near_duplicates import SHINGLE_WORDS, ShingleIndex, Shingler
+from biphasic.data.text.near_duplicates import (
+    SHINGLE_WORDS,
+    ShingleIndex,
+    Shingler,
+    lower_case_words,
+)
 from biphasic.data.text.pydocs import Document, Split, body_of
 from biphasic.errors import DataError
 from biphasic.tasks.builtin.kinds import (
@@ -107,7 +112,7 @@ class LeakFilter:
     """Holds every split's text and selects examples that occur in no other split."""
 
     def __init__(self, parsed: Sequence[ParsedDocument]) -> None:
-        self._shingler = Shingler()
+        self._shingler = Shingler(lower_case_words)
         parts: dict[str, list[NDArray[np.uint64]]] = defaultdict(list)
         self._sentences: dict[str, set[str]] = {split: set() for split in SPLITS}
         for item in parsed:

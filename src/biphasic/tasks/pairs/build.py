@@ -19,6 +19,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from biphasic.config import Config
 from biphasic.data.pairs.folder import Pair, Pairs, write_pairs, written_once
+from biphasic.data.text.near_duplicates import COMPARISON_VERSION
 from biphasic.data.text.source import SourceContext
 from biphasic.data.text.sources import (
     AnySource,
@@ -84,9 +85,11 @@ def build_pairs(
     if names := repeated(source.name for source in sources):
         raise ConfigError(f"pairs build: several sources are called {names[0]}; rename one")
     keep_files(store, config)
+    compares = {"comparison": COMPARISON_VERSION} if against else {}
     origin = {
         "sources": [{"name": source.name, **source.origin} for source in sources],
         "against": [[task.name, task.content] for task in against],
+        **compares,
         "build_version": BUILD_VERSION,
     }
     labels = told_apart([task.name for task in against], config.against)
@@ -96,7 +99,7 @@ def build_pairs(
         work = folder.with_name(f".building-{folder.name}")
         remove_partials(work)
         parts = {
-            source: work / digest([source.origin, origin["against"], BUILD_VERSION])[:32]
+            source: work / digest([source.origin, origin["against"], compares, BUILD_VERSION])[:32]
             for source in sources
         }
         decontamination = Decontamination(named)

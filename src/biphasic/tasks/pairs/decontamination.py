@@ -1,6 +1,6 @@
 """Texts of evaluation tasks, and which other texts equal them or nearly do.
 
-Two texts are near-duplicates if at least half of the word shingles of either occur in the other
+Two texts are near-duplicates if at least half of the shingles of either occur in the other
 (`data/text/near_duplicates.py`). Texts shorter than a shingle, or of symbols
 alone, are compared whole.
 """
