@@ -463,3 +463,12 @@ def test_the_page_to_commit_has_hash_rule_forecasts_and_power(registered):
     assert "## Q1. Is CLM better than MLM?" in page
     assert "| clm-seed1 − mlm-seed1 | pydocs-sc | – | 4.2 |" in page
     assert "Rule: supported if 1 or more are clearly above zero" in page
+
+
+def test_p_values_are_also_corrected_for_all_questions_of_the_study(ask):
+    second = question(asked("clm", "mlm", "pydocs-tc")) | {"name": "Q2"}
+    study = ask(question(asked("clm", "mlm", "pydocs-sc")), second)
+    write_report(*study)
+    rows = [*csv.DictReader((study[0] / "report/questions.csv").read_text().splitlines())]
+    alone = [float(row["p_corrected"]) for row in rows]  # one comparison each
+    assert [float(row["p_of_study"]) for row in rows] == pytest.approx(holm(alone))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from biphasic.amounts import count
 from biphasic.analysis.estimate import LEVEL
-from biphasic.analysis.questions.answer import Answer, answer
+from biphasic.analysis.questions.answer import Answer, answer, with_study_correction
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.examples import ExampleScores
 from biphasic.analysis.scores.source import study_scores
@@ -79,7 +79,8 @@ def study_answers(records: StudyRecords) -> tuple[Answer, ...]:
         sources = [recipes]
         if recipes is scores and scores.replicates:  # only some of its recipes have several runs
             sources.append(over_pretraining(scores))
-        return tuple(answer(question, sources) for question in records.study.questions)
+        questions = records.study.questions
+        return with_study_correction([answer(question, sources) for question in questions])
 
     return records.once("answers", answers)
 

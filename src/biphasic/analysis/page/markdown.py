@@ -20,7 +20,10 @@ from biphasic.analysis.text import flat, listing
 from biphasic.errors import DataError
 from biphasic.records import ForecastRecord, QuestionRecord, RegistrationRecord
 
-_HEADS = ("Difference", "Task", "Points (95 % interval)", "p, corrected", "Clear", "Detectable")
+_HEADS = (
+    "Difference", "Task", "Points (95 % interval)", "p, corrected", "p, whole study", "Clear",
+    "Detectable",
+)  # fmt: skip
 _LIVE = re.compile(r"([\\|\[\]])")
 _OF_FORECASTS = ("Forecast (90 % interval)", "Covered")
 
@@ -55,19 +58,20 @@ def _section(answer: Answer) -> Iterator[str]:
 
 def _measured(one: AskedOutcome, unit: str) -> tuple[str, ...]:
     if one.test is None:
-        return one.label, one.dataset, "–", "–", "no score yet", "–"
+        return one.label, one.dataset, "–", "–", "–", "no score yet", "–"
     difference = one.test.contrast
     points = f"{difference.mean:+z.2f}"
     if difference.interval:
         low, high = difference.interval
         points += f" ({low:+z.2f} to {high:+z.2f})"
-    p, detectable = one.p_corrected, one.detectable
+    detectable = one.detectable
+    p_values = (one.p_corrected, one.p_of_study)
     runs = "" if one.is_complete else f", {count(len(difference.by_seed), unit)} so far"
     return (
         one.label,
         one.dataset,
         points,
-        "–" if p is None else p_value(p),
+        *("–" if p is None else p_value(p) for p in p_values),
         f"{CLEAR[one.clear]}{runs}",
         "–" if detectable is None else f"{detectable:.1f}",
     )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan
 from typing import Literal
+
+import numpy as np
 
 from biphasic.analysis.estimate import LEVEL
 from biphasic.analysis.scores.source import asked_of
 from biphasic.analysis.scores.table import Planned, Scores
+from biphasic.analysis.statistics.pair_tests import holm
 from biphasic.analysis.statistics.planned import PlannedTest, plan_results, sum_of
 from biphasic.records import AskedRecord, ForecastRecord, QuestionRecord
 
@@ -49,6 +52,7 @@ class AskedOutcome:
     label: str  # the arms, as `a − b` or `(a − b) − (c − d)`
     test: PlannedTest | None  # None if a score is missing
     is_complete: bool
+    p_of_study: float | None = None  # corrected for all questions of the study; None without a test
 
     @property
     def clear(self) -> int:
@@ -142,6 +146,20 @@ def answer(question: QuestionRecord, sources: Sequence[Scores]) -> Answer:
     elif any(one.is_complete and one.test is None for one in outcomes):
         problem = "some of its arms have no seed in common"
     return Answer(question, tuple(outcomes), (scores or sources[0]).unit, problem)
+
+
+def with_study_correction(answers: Sequence[Answer]) -> tuple[Answer, ...]:
+    """Return answers with p values that are corrected for the comparisons of all of them."""
+    every = [one.test and one.test.contrast for answer in answers for one in answer.outcomes]
+    p_values = np.array([one and one.p_value for one in every], np.float64)  # None becomes NaN
+    corrected = iter(zip(every, holm(p_values).tolist(), strict=True))
+
+    def outcome(one: AskedOutcome) -> AskedOutcome:
+        tested, p = next(corrected)
+        value = None if tested is None or isnan(p) else tested.p_corrected(p)
+        return replace(one, p_of_study=value)
+
+    return tuple(replace(one, outcomes=tuple(map(outcome, one.outcomes))) for one in answers)
 
 
 def _label(planned: Planned, scores: Scores | None) -> str:

@@ -16,8 +16,9 @@ from biphasic.store import result_folder
 
 _COLUMNS = (
     "question", "answer", "comparison", "dataset", "difference", "low", "high", "p_value",
-    "p_corrected", "num_comparisons", "clear", "detectable", "forecast", "forecast_low",
-    "forecast_high", "covered", "interval_score", "unit", "complete", "missing_examples",
+    "p_corrected", "p_of_study", "num_comparisons", "clear", "detectable", "forecast",
+    "forecast_low", "forecast_high", "covered", "interval_score", "unit", "complete",
+    "missing_examples",
 )  # fmt: skip
 CLEAR = {1: "above zero", 0: "no", -1: "below zero"}
 
@@ -85,6 +86,7 @@ def _rows(answer: Answer) -> Iterable[tuple[object, ...]]:
             high,
             test and test.contrast.p_value,
             one.p_corrected,
+            one.p_of_study,
             test.size if test else "",
             CLEAR[one.clear] if test else "",
             one.detectable,
