@@ -204,6 +204,7 @@ def write_fitted_card(folder: Path, record: HeadRecord, *, name: str, difference
         does=kind.does.format(number=len(record.labels)),
         auto_class=_CLASSES.get(record.form),
         template=json.dumps(template, ensure_ascii=False) if kind.is_pooled and template else "",
+        reads_pairs=kind.is_pooled and len(record.fields) > 1,
         splits=[*held],
         score_rows=[
             [

@@ -38,7 +38,8 @@ class PhaseConfig(Config):
     optimizer_state: Literal["keep", "reset"] = "keep"
     """Whether the optimizer's moments are kept, or reset at the start of the phase."""
     freeze: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """Parameters frozen in this phase, by name; `*` matches anything."""
+    """Parameters frozen in this phase, by name; `*` matches anything. A tied head is frozen with
+    the embeddings."""
     corpus: Path | None = None
     """Folder of a finished corpus for this phase, made with the same tokenizer; by default the
     run's own. A mixture is a corpus: `biphasic corpus build` makes it."""

@@ -135,6 +135,8 @@ def test_a_folder_has_the_best_form_and_agrees_with_transformers(one_thread, mak
     card = (made.folder / "README.md").read_text(encoding="utf-8")
     assert card.startswith("---\nlibrary_name: ")
     assert str(made.folder.parent) not in card
+    is_of_pairs = "The text template is" in card and len(made.record.fields) > 1
+    assert ("`text_pair` reads other input than training" in card) == is_of_pairs
     config = json.loads((made.folder / "config.json").read_text())
     assert made.record.needs_code == ((family, kind) in OWN_CLASS)
     assert ("trust_remote_code=True" in card) == ("custom_code" in card) == made.record.needs_code
