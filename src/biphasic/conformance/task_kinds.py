@@ -174,8 +174,9 @@ def _encode(case: Case) -> Iterator[str]:
         yield f"a sequence is longer than max_seqlen, {_PROTOCOL.max_seqlen} tokens"
     if case.kind.facts.is_trained and not first.num_train:
         yield "num_train is 0, but the kind is fine-tuned"
-    if len(first.examples) != first.num_train:
-        yield f"examples has {len(first.examples)} numbers for num_train={first.num_train} items"
+    if len(first.example_of_item) != first.num_train:
+        length = len(first.example_of_item)
+        yield f"example_of_item has {length} numbers for num_train={first.num_train} items"
 
 
 def _loss(case: Case) -> Iterator[str]:

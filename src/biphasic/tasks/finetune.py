@@ -289,7 +289,7 @@ def _take_steps(
     progress: Report | None,
 ) -> tuple[int, bool]:
     items = read_items(
-        run.task.examples, num_examples=run.protocol.train_examples, finetune_seed=run.seed
+        run.task.example_of_item, num_examples=run.protocol.train_examples, finetune_seed=run.seed
     )
     num_steps = run.protocol.num_steps(len(items))
     schedule = run.protocol.schedule(run.learning_rate, num_steps=num_steps)

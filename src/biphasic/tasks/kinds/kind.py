@@ -77,7 +77,7 @@ class EncodedTask(ABC):
     trained_sequences: Sequence[TokenIds] = ()  # those used in training
 
     @property
-    def examples(self) -> NDArray[np.int64]:
+    def example_of_item(self) -> NDArray[np.int64]:
         """The training example of each item of an epoch, ascending; `train_examples` draws them."""
         return np.arange(self.num_train)
 

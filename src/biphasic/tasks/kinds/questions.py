@@ -59,7 +59,7 @@ class EncodedQuestions(EncodedTask):
         self.num_train = len(self.trained_sequences)
 
     @property
-    def examples(self) -> NDArray[np.int64]:
+    def example_of_item(self) -> NDArray[np.int64]:
         """The question of each training window."""
         return np.array([window.question for window in self.parts["train"].windows])
 
