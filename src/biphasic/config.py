@@ -84,8 +84,10 @@ class _Described(GenerateJsonSchema):
 
     def model_schema(self, schema: ModelSchema) -> dict[str, Any]:
         described = super().model_schema(schema)
+        properties = described["properties"]
         for name, text in _field_docstrings(schema["cls"]).items():
-            described["properties"][name].setdefault("description", text)
+            if name in properties:  # class variables may have docstrings, too
+                properties[name].setdefault("description", text)
         return described
 
 
