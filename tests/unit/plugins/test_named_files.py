@@ -284,3 +284,17 @@ def test_saved_settings_of_a_study_need_no_file(path, tmp_path):
     assert [each.model_dump() for each in again.values()] == [
         each.model_dump() for each in study.recipes.values()
     ]
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=pytest.fail.Exception,
+    reason="a module outside of site-packages is not a part of the identity; it will be refused",
+)
+def test_a_module_of_pythonpath_is_refused(path, tmp_path, monkeypatch):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/helper_of_stride.py").write_text("RATE = 0.2\n")
+    monkeypatch.syspath_prepend(tmp_path / "lib")
+    write_stride(tmp_path, ("import numpy as np", "import helper_of_stride\nimport numpy as np"))
+    with pytest.raises(ConfigError, match=r"stride\.py: imports 'helper_of_stride'"):
+        read_recipe(path, ())
