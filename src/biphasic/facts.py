@@ -41,6 +41,10 @@ class KindFacts:
         return next((metric for metric in self.metrics if metric.key == key), metric_facts(key))
 
 
+# Prefixes of the names of baselines: what an encoder that learned nothing reaches, and what people
+# could use instead of an encoder.
+FLOOR, REFERENCE = "floor:", "reference:"
+
 _METRICS = {
     metric.key: metric
     for metric in (

@@ -52,6 +52,7 @@ from biphasic.analysis.questions.text import (
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.reference import reference_values
 from biphasic.analysis.scores.source import paper_scores
+from biphasic.analysis.statistics.floors import floor_sentences, floor_tests
 from biphasic.analysis.tables.results import lowest_losses, seeds_note
 from biphasic.analysis.tables.summary import (
     cost_rows,
@@ -92,6 +93,8 @@ def render(records: StudyRecords, *, store: str) -> str:
         answers=[(one, answer_sentence(one), rule_sentence(one.question)) for one in answers],
         registered=registration_sentences(records) if answers else [],
         forecasts=forecast_sentence(answers),
+        above_floors=[*filter(None, floor_sentences(compared, titles))],
+        floor_note=lambda one: floor_tests(compared, one.dataset).note(one.first, one.second),
         headline=headline(compared, families, titles),
         findings=(
             *loss_sentences(records, recipes), heldout_note(records), *edge_sentences(records),

@@ -12,6 +12,7 @@ import numpy as np
 from biphasic.analysis.estimate import LEVEL
 from biphasic.analysis.scores.source import asked_of
 from biphasic.analysis.scores.table import Planned, Scores
+from biphasic.analysis.statistics.floors import floor_tests
 from biphasic.analysis.statistics.pair_tests import holm
 from biphasic.analysis.statistics.planned import PlannedTest, plan_results, sum_of
 from biphasic.records import AskedRecord, ForecastRecord, QuestionRecord
@@ -53,6 +54,8 @@ class AskedOutcome:
     test: PlannedTest | None  # None if a score is missing
     is_complete: bool
     p_of_study: float | None = None  # corrected for all questions of the study; None without a test
+    # Why it is no evidence of what pretraining adds: none of its arms is clearly above every floor.
+    floor_note: str = ""
 
     @property
     def clear(self) -> int:
@@ -139,7 +142,14 @@ def answer(question: QuestionRecord, sources: Sequence[Scores]) -> Answer:
             cells = [] if scores is None else [scores.get(model, dataset) for model, _ in terms]
             is_complete = bool(cells) and all(c.estimate and c.is_complete for c in cells)
             test = tests.get((question.name, dataset, terms))
-            outcomes.append(AskedOutcome(record, dataset, _label(one, scores), test, is_complete))
+            note = ""
+            if scores is not None and test is not None:
+                arms = [name for name, _ in terms]
+                note = floor_tests(scores, dataset).note(*arms)
+            label = _label(one, scores)
+            outcomes.append(
+                AskedOutcome(record, dataset, label, test, is_complete, floor_note=note)
+            )
     problem = ""
     if scores is None:
         problem = "some of its arms have several pretraining runs and others have one"

@@ -165,9 +165,14 @@ class Scores:
     planned: tuple[Planned, ...] = ()
     # Whether only scores of examples are known, and nothing of seeds, as in other tools' results.
     is_by_example: bool = False
+    # Floors and references, which no family of all pairs includes.
+    baselines: tuple[ModelInfo, ...] = ()
     influences: dict[tuple[str, str], CellInfluences | DataError] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )  # cache of examples already read; see `example_compare.py`
+
+    # Tests of arms against floors by dataset; see `floors.py`.
+    floor_tests: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def unit(self) -> str:
@@ -193,8 +198,8 @@ class Scores:
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """Display names of the models, by name."""
-        return {model.name: model.label for model in self.models}
+        """Display names of the models and baselines, by name."""
+        return {model.name: model.label for model in (*self.models, *self.baselines)}
 
     @cached_property
     def written_names(self) -> dict[str, str]:

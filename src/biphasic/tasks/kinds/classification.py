@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.facts import FIRST_KINDS
+from biphasic.tasks.baselines import Baseline, bag_of_words, majority
 from biphasic.tasks.kinds.examples import LABELS
 from biphasic.tasks.kinds.kind import BY_LABEL, Predictions, SplitScores
 from biphasic.tasks.kinds.text import TEMPLATE, Array, EncodedTexts, TextKind, pooled_outputs
@@ -32,22 +34,27 @@ class _EncodedLabels(EncodedTexts):
 
     def score(self, ids: tuple[str, ...], outputs: Array, expected: Array) -> SplitScores:
         """Score 1 for each correct label."""
-        from biphasic.tasks.metrics import accuracy, macro_f1, matthews
-
         # numpy returns the first of equal maxima; torch does not guarantee which.
-        predicted = outputs.argmax(axis=1)
-        metrics = {
-            "accuracy": accuracy(expected, predicted),
-            "macro_f1": macro_f1(expected, predicted),
-            "matthews": matthews(expected, predicted),
-        }
-        correct = predicted == expected
-        columns = {
-            "correct": correct,
-            "label": [self.labels[label] for label in expected.tolist()],
-            "predicted": [self.labels[label] for label in predicted.tolist()],
-        }
-        return SplitScores(metrics, ids, correct.astype(np.float64), columns)
+        return _score_labels(ids, outputs.argmax(axis=1), expected, self.labels)
+
+
+def _score_labels(
+    ids: tuple[str, ...], predicted: Array, expected: Array, labels: Sequence[str]
+) -> SplitScores:
+    from biphasic.tasks.metrics import accuracy, macro_f1, matthews
+
+    metrics = {
+        "accuracy": accuracy(expected, predicted),
+        "macro_f1": macro_f1(expected, predicted),
+        "matthews": matthews(expected, predicted),
+    }
+    correct = predicted == expected
+    columns = {
+        "correct": correct,
+        "label": [labels[label] for label in expected.tolist()],
+        "predicted": [labels[label] for label in predicted.tolist()],
+    }
+    return SplitScores(metrics, ids, correct.astype(np.float64), columns)
 
 
 class Classification(TextKind):
@@ -63,6 +70,17 @@ class Classification(TextKind):
     predicted: ClassVar[Mapping[str, Any]] = {"label": str, "probabilities": BY_LABEL}
     does = "assigns one of {number} labels to a text"
     problem_type = "single_label_classification"
+    baselines: ClassVar[Mapping[str, Baseline]] = {
+        "floor:majority": majority,
+        "reference:bag-of-words": partial(bag_of_words, kind="sc"),
+    }
+
+    def score_predictions(self, task: ExampleTask, split: str, predicted: Any) -> SplitScores:
+        """Score labels by number."""
+        examples = task.splits[split]
+        expected = np.array([example.answer for example in examples])
+        ids = tuple(example.id for example in examples)
+        return _score_labels(ids, np.asarray(predicted), expected, task.labels)
 
     def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> AnsweredText:
         """Return a text and the number of its label."""
@@ -111,20 +129,25 @@ class _EncodedLabelSets(EncodedTexts):
 
     def score(self, ids: tuple[str, ...], outputs: Array, expected: Array) -> SplitScores:
         """Score 1 for each text whose labels are all correct."""
-        from biphasic.tasks.metrics import multi_label_scores
+        return _score_label_sets(ids, outputs > 0, expected, self.labels)
 
-        predicted = outputs > 0
-        correct = (predicted == expected).all(axis=1)
-        columns = {
-            "correct": correct,
-            "label": _named(expected, self.labels),
-            "predicted": _named(predicted, self.labels),
-            "num_labels": expected.sum(axis=1),
-            "num_predicted": predicted.sum(axis=1),
-            "num_right": (predicted & expected).sum(axis=1),
-        }
-        metrics = multi_label_scores(expected, predicted)
-        return SplitScores(metrics, ids, correct.astype(np.float64), columns)
+
+def _score_label_sets(
+    ids: tuple[str, ...], predicted: Array, expected: Array, labels: Sequence[str]
+) -> SplitScores:
+    from biphasic.tasks.metrics import multi_label_scores
+
+    correct = (predicted == expected).all(axis=1)
+    columns = {
+        "correct": correct,
+        "label": _named(expected, labels),
+        "predicted": _named(predicted, labels),
+        "num_labels": expected.sum(axis=1),
+        "num_predicted": predicted.sum(axis=1),
+        "num_right": (predicted & expected).sum(axis=1),
+    }
+    metrics = multi_label_scores(expected, predicted)
+    return SplitScores(metrics, ids, correct.astype(np.float64), columns)
 
 
 class MultiLabel(TextKind):
@@ -140,7 +163,20 @@ class MultiLabel(TextKind):
     predicted: ClassVar[Mapping[str, Any]] = {"labels": [str], "probabilities": BY_LABEL}
     does = "assigns any of {number} labels to a text"
     problem_type = "multi_label_classification"
+    baselines: ClassVar[Mapping[str, Baseline]] = {
+        "floor:majority": majority,
+        "reference:bag-of-words": partial(bag_of_words, kind="ml"),
+    }
     output_note = "A label applies if its output is above 0, a probability above one half."
+
+    def score_predictions(self, task: ExampleTask, split: str, predicted: Any) -> SplitScores:
+        """Score sets of labels: their numbers, or a truth value for each label."""
+        examples, numbers = task.splits[split], np.arange(len(task.labels))
+        expected = np.array([np.isin(numbers, example.answer) for example in examples])
+        if not isinstance(predicted, np.ndarray):
+            predicted = np.array([np.isin(numbers, one) for one in predicted])
+        ids = tuple(example.id for example in examples)
+        return _score_label_sets(ids, predicted.astype(np.bool_), expected, task.labels)
 
     def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> AnsweredText:
         """Return a text and the numbers of its labels."""

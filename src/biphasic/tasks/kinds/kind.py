@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # plans read kinds without torch
 
     from biphasic.data.packing import TokenIds
     from biphasic.data.tokens.tokenizer import TextTokenizer
+    from biphasic.tasks.baselines import Baseline
     from biphasic.tasks.encoding import Encoder
     from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
     from biphasic.tasks.folder import TaskDescription
@@ -134,6 +135,8 @@ class TaskKind(ABC):
     form: ClassVar[Any] = None  # how transformers loads models that have a head; see `Form`
     problem_type: ClassVar[str | None] = None  # setting of that class
     output_names: ClassVar[tuple[str, ...]] = ()  # of heads without labels
+    # Floors and references by name, `floor:NAME` or `reference:NAME`.
+    baselines: ClassVar[Mapping[str, Baseline]] = {}
     output_note: ClassVar[str] = ""  # sentence in cards about the meaning of outputs
 
     def splits(self, *, trained_on: str | None) -> tuple[str, ...]:
@@ -167,6 +170,10 @@ class TaskKind(ABC):
     def majority(self, task: Any) -> tuple[str, float] | None:
         """Return the most frequent label of the test split and its share; None without classes."""
         return None
+
+    def score_predictions(self, task: Any, split: str, predicted: Any) -> SplitScores:
+        """Score the predictions of a baseline as those of a model."""
+        raise NotImplementedError
 
     def sample(self, task: Any, *, most: int) -> list[Sample]:
         """Return a few inputs on which exports are checked."""

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from biphasic.facts import KindFacts, metric_facts
 from biphasic.files import read_json
 from biphasic.records import LedgerEntry, StateRecord, objectives_of, parse_record
 from biphasic.seeds import permutation, stream
+from biphasic.tasks.baselines import Baseline, chance
 from biphasic.tasks.kinds.examples import ExampleKind
 from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol, Reading
@@ -92,7 +93,10 @@ class EncodedPairs(EncodedTask):
     def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
         """Score each split; a pair's score is the difference of its log-probabilities, in nats."""
         totals = self.log_probabilities(encoder)
-        return {split: self._split(split, totals[pairs]) for split, pairs in self.pairs.items()}
+        return {
+            split: _score_pairs(self.examples[split], totals[pairs], self.reading)
+            for split, pairs in self.pairs.items()
+        }
 
     def log_probabilities(self, encoder: Encoder) -> NDArray[np.float64]:
         """Return the log-probability of each sentence in nats, float64 [num_sentences]."""
@@ -143,32 +147,36 @@ class EncodedPairs(EncodedTask):
 
         return spellings_of(self.tokenizer)
 
-    def _split(self, split: str, totals: NDArray[np.float64]) -> SplitScores:
-        good, bad = totals.T
-        correct = np.where(good == bad, 0.5, good > bad)
-        paradigms = tuple(example.group for example in self.examples[split])
-        groups = np.array(paradigms)
-        by_group = {
-            str(group): {
-                "accuracy": float(correct[groups == group].mean()),
-                "pairs": int((groups == group).sum()),
-            }
-            for group in np.unique(groups)
-            if group
+
+def _score_pairs(
+    pairs: Sequence[MinimalPair], totals: NDArray[np.float64], reading: str
+) -> SplitScores:
+    """Score pairs by the log-probabilities of both sentences, [num_pairs, 2]."""
+    good, bad = totals.T
+    correct = np.where(good == bad, 0.5, good > bad)
+    paradigms = tuple(example.group for example in pairs)
+    groups = np.array(paradigms)
+    by_group = {
+        str(group): {
+            "accuracy": float(correct[groups == group].mean()),
+            "pairs": int((groups == group).sum()),
         }
-        return SplitScores(
-            metrics={"accuracy": float(correct.mean()), "ties": float((good == bad).mean())},
-            ids=tuple(example.id for example in self.examples[split]),
-            scores=good - bad,
-            columns={
-                "correct": correct,
-                "good": good,
-                "bad": bad,
-                "paradigm": paradigms,
-                "reading": (self.reading,) * len(correct),
-            },
-            by_type=by_group,
-        )
+        for group in np.unique(groups)
+        if group
+    }
+    return SplitScores(
+        metrics={"accuracy": float(correct.mean()), "ties": float((good == bad).mean())},
+        ids=tuple(example.id for example in pairs),
+        scores=good - bad,
+        columns={
+            "correct": correct,
+            "good": good,
+            "bad": bad,
+            "paradigm": paradigms,
+            "reading": (reading,) * len(correct),
+        },
+        by_type=by_group,
+    )
 
 
 class MinimalPairs(ExampleKind):
@@ -182,6 +190,11 @@ class MinimalPairs(ExampleKind):
     input_fields = ("good", "bad")
     unit = "pairs"
     texts_per_item = 2
+    baselines: ClassVar[Mapping[str, Baseline]] = {"floor:chance": chance}
+
+    def score_predictions(self, task: ExampleTask, split: str, predicted: Any) -> SplitScores:
+        """Score log-probabilities, [num_pairs, 2]."""
+        return _score_pairs(task.splits[split], predicted, "")
 
     def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> MinimalPair:
         """Return a pair, and its paradigm if it has one."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from biphasic.errors import DataError
 from biphasic.facts import FIRST_KINDS
+from biphasic.tasks.baselines import Baseline, no_answer, shared_words
 from biphasic.tasks.kinds.examples import ExampleKind
 from biphasic.tasks.kinds.kind import EncodedTask, Predictions, SplitScores
 from biphasic.tasks.kinds.question_windows import (
@@ -83,30 +84,34 @@ class EncodedQuestions(EncodedTask):
         return {split: self._evaluate(encoder, head, split) for split in SPLITS[1:]}
 
     def _evaluate(self, encoder: Encoder, head: nn.Module, split: str) -> SplitScores:
-        from biphasic.tasks.metrics import answer_scores, question_metrics
-
         questions = self.questions[split]
         spans = _best_spans(encoder, head, self.parts[split], self.max_answer_tokens)
         predictions = [
             span.text(question.context, may_abstain=self.has_unanswerable)
             for span, question in zip(spans, questions, strict=True)
         ]
-        scores = np.array(
-            [
-                answer_scores(prediction, [answer.text for answer in question.answers])
-                for prediction, question in zip(predictions, questions, strict=True)
-            ]
-        )
-        is_answerable = np.array([bool(question.answers) for question in questions])
-        columns = {
-            "f1": scores[:, 1],
-            "exact_match": scores[:, 0],
-            "is_answerable": is_answerable,
-            "predicted": predictions,
-        }
-        ids = tuple(question.id for question in questions)
-        metrics = question_metrics(scores, is_answerable)
-        return SplitScores(metrics, ids, scores[:, 1], columns)
+        return _score_answers(questions, predictions)
+
+
+def _score_answers(questions: Sequence[Question], predictions: Sequence[str]) -> SplitScores:
+    from biphasic.tasks.metrics import answer_scores, question_metrics
+
+    scores = np.array(
+        [
+            answer_scores(prediction, [answer.text for answer in question.answers])
+            for prediction, question in zip(predictions, questions, strict=True)
+        ]
+    )
+    is_answerable = np.array([bool(question.answers) for question in questions])
+    columns = {
+        "f1": scores[:, 1],
+        "exact_match": scores[:, 0],
+        "is_answerable": is_answerable,
+        "predicted": predictions,
+    }
+    ids = tuple(question.id for question in questions)
+    metrics = question_metrics(scores, is_answerable)
+    return SplitScores(metrics, ids, scores[:, 1], columns)
 
 
 class QuestionAnswering(ExampleKind):
@@ -127,6 +132,14 @@ class QuestionAnswering(ExampleKind):
     pipeline = "question-answering"
     form = "question-answering"
     output_names = ("start", "end")
+    baselines: ClassVar[Mapping[str, Baseline]] = {
+        "floor:no-answer": no_answer,
+        "reference:shared-words": shared_words,
+    }
+
+    def score_predictions(self, task: ExampleTask, split: str, predicted: Any) -> SplitScores:
+        """Score answers as texts."""
+        return _score_answers(task.splits[split], predicted)
 
     def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> Question:
         """Return a question with answers that are in its context."""

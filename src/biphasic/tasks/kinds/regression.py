@@ -7,12 +7,14 @@ learning rates suits every scale and the head starts at the mean.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from biphasic.errors import DataError, TrainingError
 from biphasic.facts import FIRST_KINDS
+from biphasic.tasks.baselines import Baseline, bag_of_words, mean_value
 from biphasic.tasks.kinds.kind import Predictions, SplitScores
 from biphasic.tasks.kinds.text import Array, EncodedTexts, TextKind, pooled_outputs
 from biphasic.tasks.protocol import FinetuneProtocol
@@ -43,17 +45,18 @@ class _EncodedValues(EncodedTexts):
 
     def score(self, ids: tuple[str, ...], outputs: Array, expected: Array) -> SplitScores:
         """Score each text by its negated squared error."""
-        from biphasic.tasks.metrics import pearson, spearman
-
         predicted = outputs[:, 0].astype(np.float64) * self.deviation + self.mean
         if not np.isfinite(predicted).all():
             raise TrainingError("a predicted value is not finite")
-        metrics = {
-            "spearman": spearman(expected, predicted),
-            "pearson": pearson(expected, predicted),
-        }
-        columns = {"value": expected, "predicted": predicted}
-        return SplitScores(metrics, ids, -np.square(predicted - expected), columns)
+        return _score_values(ids, predicted, expected)
+
+
+def _score_values(ids: tuple[str, ...], predicted: Array, expected: Array) -> SplitScores:
+    from biphasic.tasks.metrics import pearson, spearman
+
+    metrics = {"spearman": spearman(expected, predicted), "pearson": pearson(expected, predicted)}
+    columns = {"value": expected, "predicted": predicted}
+    return SplitScores(metrics, ids, -np.square(predicted - expected), columns)
 
 
 class Regression(TextKind):
@@ -69,6 +72,16 @@ class Regression(TextKind):
     does = "predicts a number for a text"
     problem_type = "regression"
     output_names = ("LABEL_0",)
+    baselines: ClassVar[Mapping[str, Baseline]] = {
+        "floor:majority": mean_value,
+        "reference:bag-of-words": partial(bag_of_words, kind="sr"),
+    }
+
+    def score_predictions(self, task: ExampleTask, split: str, predicted: Any) -> SplitScores:
+        """Score numbers."""
+        examples = task.splits[split]
+        expected = np.array([example.answer for example in examples])
+        return _score_values(tuple(example.id for example in examples), predicted, expected)
 
     def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> AnsweredText:
         """Return a text and its number."""

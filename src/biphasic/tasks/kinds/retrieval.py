@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.facts import FIRST_KINDS
+from biphasic.tasks.baselines import RANDOM_VECTORS, Baseline, bm25, random_retrieval
 from biphasic.tasks.kinds.kind import TRAINED_ON, EncodedTask, SplitScores, TaskKind
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, RetrievalTask, TaskInfo
@@ -46,6 +47,10 @@ class Retrieval(TaskKind):
     does = "embeds queries and documents; related ones are close"
     pipeline = "sentence-similarity"
     hub_task = "information-retrieval"
+    baselines: ClassVar[Mapping[str, Baseline]] = {
+        RANDOM_VECTORS: random_retrieval,
+        "reference:bm25": bm25,
+    }
     query_template: ClassVar[str] = "Query: {text}"
     document_template: ClassVar[str] = "Document: {title}. {text}"
 
@@ -146,6 +151,10 @@ class Retrieval(TaskKind):
         train = task.qrels.get("train", {}) if self.facts.is_trained else {}
         metrics = self.facts.metric_keys
         return EncodedRetrieval(task, tokenizer, protocol=protocol, train=train, metrics=metrics)
+
+    def score_predictions(self, task: RetrievalTask, split: str, predicted: Any) -> SplitScores:
+        """Score rankings: the best documents of each query."""
+        return _score_rankings(predicted, task.qrels[split], self.facts.metric_keys)
 
     def head_fields(
         self, task: RetrievalTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
@@ -262,21 +271,27 @@ class EncodedRetrieval(EncodedTask):
     ) -> SplitScores:
         from torch.nn.functional import normalize
 
-        from biphasic.tasks.metrics import retrieval_scores
-
         ids = tuple(self.qrels[split])
         queries = normalize(head(encoder.pooled(self.queries[split])), dim=-1)
         rankings = {
             query: [self.document_ids[self.searched[column]] for column in columns]
             for query, columns in zip(ids, self._ranked(queries, documents), strict=True)
         }
-        scores = retrieval_scores(rankings, self.qrels[split])
-        columns = {name: np.array([scores[query][name] for query in ids]) for name in self.metrics}
-        metrics = {name: float(column.mean()) for name, column in columns.items()}
-        return SplitScores(metrics, ids, columns["ndcg_at_10"], columns)
+        return _score_rankings(rankings, self.qrels[split], self.metrics)
 
     def _ranked(self, queries: Tensor, documents: Tensor) -> Iterator[NDArray[np.int64]]:
         from biphasic.tasks.metrics import top_documents
 
         for block in queries.split(max(1, self.similarities_at_once // len(documents))):
             yield from top_documents((block @ documents.T).cpu().numpy())
+
+
+def _score_rankings(
+    rankings: Mapping[str, list[str]], qrels: _Qrels, names: tuple[str, ...]
+) -> SplitScores:
+    from biphasic.tasks.metrics import retrieval_scores
+
+    ids, scores = tuple(qrels), retrieval_scores(rankings, qrels)
+    columns = {name: np.array([scores[query][name] for query in ids]) for name in names}
+    metrics = {name: float(column.mean()) for name, column in columns.items()}
+    return SplitScores(metrics, ids, columns["ndcg_at_10"], columns)

@@ -6,14 +6,20 @@ cosine with people's scores.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.facts import KindFacts, metric_facts
+from biphasic.tasks.baselines import (
+    RANDOM_VECTORS,
+    Baseline,
+    random_similarity,
+    tfidf_similarity,
+)
 from biphasic.tasks.kinds.examples import ExampleKind, usual_columns
 from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
@@ -54,20 +60,24 @@ class EncodedSentencePairs(EncodedTask):
         """Score each split, and each pair by its part in the rank correlation."""
         from torch.nn import functional
 
-        from biphasic.tasks.metrics import pearson, spearman
-
         scores = {}
         for split, examples in self.examples.items():
             vectors = functional.normalize(head(encoder.pooled(self.sequences[split])), dim=-1)
             cosines = (vectors[::2] * vectors[1::2]).sum(-1).cpu().double().numpy()
-            values = np.array([example.score for example in examples])
-            scores[split] = SplitScores(
-                {"spearman": spearman(values, cosines), "pearson": pearson(values, cosines)},
-                tuple(example.id for example in examples),
-                rank_products(values, cosines),
-                {"value": values, "predicted": cosines},
-            )
+            scores[split] = _score_cosines(examples, cosines)
         return scores
+
+
+def _score_cosines(examples: Sequence[SentencePair], cosines: NDArray[np.float64]) -> SplitScores:
+    from biphasic.tasks.metrics import pearson, spearman
+
+    values = np.array([example.score for example in examples])
+    return SplitScores(
+        {"spearman": spearman(values, cosines), "pearson": pearson(values, cosines)},
+        tuple(example.id for example in examples),
+        rank_products(values, cosines),
+        {"value": values, "predicted": cosines},
+    )
 
 
 class Similarity(ExampleKind):
@@ -87,6 +97,14 @@ class Similarity(ExampleKind):
     input_fields = _TEXTS
     unit = "pairs"
     texts_per_item = 2
+    baselines: ClassVar[Mapping[str, Baseline]] = {
+        RANDOM_VECTORS: random_similarity,
+        "reference:tfidf": tfidf_similarity,
+    }
+
+    def score_predictions(self, task: ExampleTask, split: str, predicted: Any) -> SplitScores:
+        """Score cosines."""
+        return _score_cosines(task.splits[split], predicted)
 
     def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> SentencePair:
         """Return a pair and its score."""

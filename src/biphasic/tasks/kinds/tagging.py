@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.facts import FIRST_KINDS
+from biphasic.tasks.baselines import Baseline, dictionary
 from biphasic.tasks.kinds.examples import LABELS, ExampleKind
 from biphasic.tasks.kinds.kind import EncodedTask, Predictions, SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
@@ -72,28 +73,41 @@ class EncodedTagging(EncodedTask):
         return {split: self._evaluate(encoder, head, split) for split in SPLITS[1:]}
 
     def _evaluate(self, encoder: Encoder, head: nn.Module, split: str) -> SplitScores:
-        from biphasic.tasks.metrics import entity_scores, sentence_token_f1
-
         sentences, tags = self.sentences[split], self.tags[split]
         predicted = [np.empty(0, dtype=np.int64)] * len(tags)
         for index, logits in _word_logits(encoder, head, sentences):
             predicted[index] = sentences[index].best_tags(logits)
-        token_f1 = sentence_token_f1(tags, predicted, num_labels=len(self.labels))
-        entities = entity_scores(self._names(tags), self._names(predicted))
-        metrics = {"entity_f1": entities.f1, "sentence_token_f1": float(token_f1.mean())}
-        columns = {
-            "sentence_token_f1": token_f1,
-            "num_entities": entities.expected,
-            "num_predicted": entities.predicted,
-            "num_right": entities.right,
-            "num_lost_words": np.array([sentence.num_lost for sentence in sentences]),
-        }
-        return SplitScores(metrics, self.ids[split], token_f1, columns, entities.by_type)
+        lost = np.array([sentence.num_lost for sentence in sentences])
+        return _score_tags(self.ids[split], predicted, tags, lost, self.labels)
 
-    def _names(self, tags: Sequence[NDArray[np.int64]]) -> list[list[str]]:
-        # For entity scores, a word without a prediction is outside every entity.
-        names = {NO_PREDICTION: "O", **dict(enumerate(self.labels))}
-        return [[names[tag] for tag in sentence.tolist()] for sentence in tags]
+
+def _score_tags(
+    ids: tuple[str, ...],
+    predicted: Sequence[NDArray[np.int64]],
+    tags: Sequence[NDArray[np.int64]],
+    num_lost: NDArray[np.int64],
+    labels: Sequence[str],
+) -> SplitScores:
+    from biphasic.tasks.metrics import entity_scores, sentence_token_f1
+
+    # For entity scores, a word without a prediction is outside every entity.
+    names = {NO_PREDICTION: "O", **dict(enumerate(labels))}
+    token_f1 = sentence_token_f1(tags, predicted, num_labels=len(labels))
+    entities = entity_scores(
+        *(
+            [[names[tag] for tag in sentence.tolist()] for sentence in of]
+            for of in (tags, predicted)
+        )
+    )
+    metrics = {"entity_f1": entities.f1, "sentence_token_f1": float(token_f1.mean())}
+    columns = {
+        "sentence_token_f1": token_f1,
+        "num_entities": entities.expected,
+        "num_predicted": entities.predicted,
+        "num_right": entities.right,
+        "num_lost_words": num_lost,
+    }
+    return SplitScores(metrics, ids, token_f1, columns, entities.by_type)
 
 
 class Tagging(ExampleKind):
@@ -115,6 +129,7 @@ class Tagging(ExampleKind):
     }
     does = "finds entities in a text"
     pipeline = "token-classification"
+    baselines: ClassVar[Mapping[str, Baseline]] = {"floor:dictionary": dictionary}
     form = "token-classification"
 
     def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> TaggedSentence:
@@ -132,6 +147,13 @@ class Tagging(ExampleKind):
                     f"unknown label '{tag}' at token {position}; {known}", token=position
                 )
         return TaggedSentence(row.id(), words, tuple(numbers[tag] for tag in tags))
+
+    def score_predictions(self, task: ExampleTask, split: str, predicted: Any) -> SplitScores:
+        """Score tags by number."""
+        sentences = task.splits[split]
+        tags = [np.array(sentence.tags, dtype=np.int64) for sentence in sentences]
+        ids, lost = tuple(one.id for one in sentences), np.zeros(len(sentences), dtype=np.int64)
+        return _score_tags(ids, predicted, tags, lost, task.labels)
 
     def reader(self, path: Path, file: TaskFile) -> Callable[[Path], Any]:
         """Return the reader of CoNLL's and similar files."""

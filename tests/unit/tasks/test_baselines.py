@@ -1,0 +1,163 @@
+"""Floors and references: exact on tiny data, and near plain scripts' scores on real data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from biphasic.tasks.baselines import Setting
+from biphasic.tasks.kinds.registry import KINDS
+from biphasic.tasks.records import (
+    AnsweredText,
+    ExampleTask,
+    MinimalPair,
+    RetrievalTask,
+    TaggedSentence,
+    TaskInfo,
+)
+
+DATA = Path(__file__).parents[4] / "shared" / "data" / "tasks"
+real = pytest.mark.skipif(not DATA.is_dir(), reason="the data in ../shared are not here")
+
+
+def _info(kind: str) -> TaskInfo:
+    facts = KINDS[kind].facts
+    return TaskInfo("tiny", kind, "tiny", facts.metric_keys[0], "")
+
+
+def _score(task: ExampleTask | RetrievalTask, name: str) -> float:
+    kind = KINDS[task.info.kind]
+    predicted = kind.baselines[name](task, Setting())
+    return 100 * kind.score_predictions(task, "test", predicted["test"]).metrics[task.info.metric]
+
+
+def _texts(kind: str, answers: dict[str, list], labels: tuple[str, ...] = ()) -> ExampleTask:
+    splits = {
+        split: tuple(AnsweredText(str(n), f"text {answer}", answer) for n, answer in enumerate(of))
+        for split, of in answers.items()
+    }
+    return ExampleTask(_info(kind), splits, labels)
+
+
+def test_the_most_frequent_label_of_training_is_predicted() -> None:
+    answers = {"train": [1, 1, 0], "validation": [0, 1], "test": [0, 0, 0, 1]}
+    assert _score(_texts("sc", answers, ("no", "yes")), "floor:majority") == 25
+
+
+def test_the_most_frequent_set_of_labels_is_predicted() -> None:
+    answers = {"train": [(0, 1), (0, 1), ()], "validation": [()], "test": [(0,), (0, 1)]}
+    # 3 of 4 predicted labels are right and none of 3 is missed: F1 = 2 * 3 / (4 + 3).
+    task = _texts("ml", answers, ("a", "b"))
+    assert _score(task, "floor:majority") == pytest.approx(100 * 6 / 7)
+
+
+def test_one_number_for_all_texts_has_no_correlation() -> None:
+    answers = {"train": [1.0, 3.0], "validation": [1.0, 2.0], "test": [1.0, 2.0, 3.0]}
+    assert _score(_texts("sr", answers), "floor:majority") == 0
+
+
+def test_words_get_their_most_frequent_tag_and_new_ones_none() -> None:
+    labels = ("O", "B-LOC", "I-LOC")
+    train = (
+        TaggedSentence("0", ("in", "Rome"), (0, 1)),
+        TaggedSentence("1", ("Rome", "Rome"), (1, 0)),
+    )
+    test = (TaggedSentence("0", ("Rome", "in", "Oslo"), (1, 0, 1)),)
+    task = ExampleTask(_info("tc"), {"train": train, "validation": test, "test": test}, labels)
+    # Rome is right, Oslo is missed: precision 1, recall 1/2.
+    assert _score(task, "floor:dictionary") == pytest.approx(100 * 2 / 3)
+
+
+def test_a_word_inside_of_no_entity_begins_one() -> None:
+    labels = ("O", "B-LOC", "I-LOC")
+    train = (TaggedSentence("0", ("New", "York"), (1, 2)),)
+    test = (TaggedSentence("0", ("York", "New", "York"), (1, 1, 2)),)
+    task = ExampleTask(_info("tc"), {"train": train, "validation": test, "test": test}, labels)
+    assert _score(task, "floor:dictionary") == 100
+
+
+def test_chance_is_half_of_the_pairs() -> None:
+    pairs = (MinimalPair("0", "good", "bad", ""), MinimalPair("1", "a", "b", "x"))
+    assert _score(ExampleTask(_info("mp"), {"test": pairs}), "floor:chance") == 50
+
+
+def test_bm25_finds_the_document_with_the_word_of_the_query() -> None:
+    corpus = {"a": "Document: x. apples", "b": "Document: y. pears", "c": "Document: z. plums"}
+    qrels = {"test": {"q": {"b": 1}}}
+    task = RetrievalTask(
+        _info("ir"), corpus, {"q": "Query: pears"}, qrels, "Query: {text}",
+        "Document: {title}. {text}",
+    )  # fmt: skip
+    assert _score(task, "reference:bm25") == 100
+
+
+def _rows(path: str) -> list[dict]:
+    return [json.loads(line) for line in (DATA / path).read_text("utf-8").splitlines()]
+
+
+def _real(kind: str, name: str) -> ExampleTask | RetrievalTask:
+    """Read a task of ../shared as its files are, with no code of ours."""
+    if kind in {"ir", "zs"}:
+        qrels: dict[str, dict[str, int]] = {}
+        for line in (DATA / f"ir/{name}/qrels/test.tsv").read_text().splitlines()[1:]:
+            query, document, score = line.split("\t")
+            qrels.setdefault(query, {})[document] = int(score)
+        documents = {
+            row["_id"]: f"{row.get('title', '')} {row['text']}"
+            for row in _rows(f"ir/{name}/corpus.jsonl")
+        }
+        queries = {row["_id"]: row["text"] for row in _rows(f"ir/{name}/queries.jsonl")}
+        return RetrievalTask(
+            _info(kind), documents, queries, {"test": qrels}, "{text}", "{title} {text}"
+        )
+    names = ("test",) if kind == "sts" else ("train", "validation", "test")
+    rows = {split: _rows(f"{kind}/{name}/{split}.jsonl") for split in names}
+    parsed, labels = KINDS[kind], ()
+    if kind != "sts":
+        labels = json.loads((DATA / f"{kind}/{name}/labels.json").read_text())
+        labels = tuple(labels.values() if isinstance(labels, dict) else labels)
+    from biphasic.tasks.rows.row import Row
+
+    splits = {
+        split: tuple(
+            parsed.parse(  # pyright: ignore[reportAttributeAccessIssue]
+                Row(Path(split), number, {"id": str(number), **row}),
+                labels=labels, template=None,
+            )
+            for number, row in enumerate(of)
+        )
+        for split, of in rows.items()
+    }  # fmt: skip
+    return ExampleTask(_info(kind), splits, labels)
+
+
+# Scores of plain scripts with scikit-learn, scipy and bm25s, in percentage points.
+@real
+@pytest.mark.parametrize(
+    ("kind", "name", "baseline", "expected", "tolerance"),
+    [
+        ("sc", "sst2", "floor:majority", 49.9, 0.05),
+        ("sc", "trec", "floor:majority", 18.8, 0.05),
+        ("sc", "sick", "floor:majority", 56.7, 0.05),
+        ("tc", "uner_en", "floor:dictionary", 44.9, 0.05),
+        ("tc", "wnut17", "floor:dictionary", 6.0, 0.05),
+        ("sc", "trec", "reference:bag-of-words", 88.4, 0.1),
+        ("sc", "sst2", "reference:bag-of-words", 80.3, 0.1),
+        ("sc", "sick", "reference:bag-of-words", 62.0, 0.1),
+        ("zs", "scifact", "reference:bm25", 67.0, 0.5),
+        ("zs", "cranfield", "reference:bm25", 35.5, 0.1),
+        ("zs", "cacm", "reference:bm25", 41.0, 0.5),
+        ("sts", "sts12", "reference:tfidf", 45.0, 0.1),
+        ("sts", "sts13", "reference:tfidf", 70.0, 0.1),
+        ("sts", "sts14", "reference:tfidf", 67.2, 0.1),
+        ("sts", "sts15", "reference:tfidf", 75.2, 0.1),
+    ],
+)
+def test_scores_are_those_of_plain_scripts(
+    kind: str, name: str, baseline: str, expected: float, tolerance: float
+) -> None:
+    found = _score(_real(kind, name), baseline)
+    assert np.abs(found - expected) <= tolerance, f"{found:.2f}"
