@@ -251,12 +251,12 @@ def _ranked(
     """Return the best documents of each judged query, by split."""
     from biphasic.tasks.metrics import top_documents  # noqa: PLC0415 - slow to load
 
-    rankings: dict[str, dict[str, list[str]]] = {}
+    rankings: dict[str, dict[str, Any]] = {}
     for split in SPLITS[1:]:
         queries = [*task.qrels.get(split, ())]
         for start in range(0, len(queries), 256):  # of millions of documents
             part = queries[start : start + 256]
             columns = top_documents(scores([task.queries[query] for query in part])).tolist()
-            best = [[names[column] for column in of] for of in columns]
-            rankings.setdefault(split, {}).update(zip(part, best, strict=True))
+            for query, best in zip(part, columns, strict=True):
+                rankings.setdefault(split, {})[query] = [names[column] for column in best]
     return rankings

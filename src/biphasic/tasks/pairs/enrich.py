@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 
 from biphasic.data.pairs.folder import Pairs, write_pairs, written_once
 from biphasic.errors import ConfigError
-from biphasic.extras import install_command
 from biphasic.tasks.embedding import (
     Choices,
     Embedder,
@@ -117,9 +115,7 @@ def _cosines(
 
 
 def _bm25(documents: Sequence[str], queries: Sequence[str]) -> _Similarities:
-    if find_spec("bm25s") is None:
-        raise ConfigError(f"--miner {BM25}: {install_command('bm25')}")
-    import bm25s  # noqa: PLC0415 - an extra
+    import bm25s  # noqa: PLC0415 - slow to load
 
     index = bm25s.BM25()
     index.index(bm25s.tokenize([*documents], show_progress=False), show_progress=False)
