@@ -9,9 +9,8 @@ except for collisions of 64-bit hashes.
 from __future__ import annotations
 
 import hashlib
-import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,21 +64,15 @@ def comparable_words(text: str) -> list[str]:
     return comparable(text).translate(_WORDS).split()
 
 
-def lower_case_words(text: str) -> list[str]:
-    """Return the words of the built-in text: English, whose documents and tasks depend on it."""
-    return re.findall(r"[^\W_]+", text.lower())
-
-
 class Shingler:
     """Converts texts to shingles, caching the hash of each word."""
 
-    def __init__(self, words_of: Callable[[str], list[str]] = comparable_words) -> None:
-        self._words_of = words_of
+    def __init__(self) -> None:
         self._hashes: dict[str, int] = {}
 
     def __call__(self, text: str) -> NDArray[np.uint64]:
         """Return the distinct shingles of a text; a short one is one shingle, an empty one none."""
-        words = self._words_of(text)
+        words = comparable_words(text)
         hashes = np.fromiter((self._word(word) for word in words), np.uint64, len(words))
         width = min(SHINGLE_WORDS, len(words))
         if not width:

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from biphasic.data.text.docstrings import Docstring, find_modules, read_docstrings
-from biphasic.data.text.near_duplicates import ShingleIndex, Shingler, lower_case_words
+from biphasic.data.text.near_duplicates import ShingleIndex, Shingler
 from biphasic.errors import DataError
 
 Split = Literal["train", "validation", "test"]
 
-PYDOCS_VERSION = 1  # increase by hand whenever the same libraries would give different documents
+PYDOCS_VERSION = 2  # increase by hand whenever the same libraries would give different documents
 STANDARD_LIBRARY = "python"
 # Libraries and their packages. Those not installed are not part of the corpus. Test and lint tools
 # are omitted: the text does not depend on them.
@@ -226,7 +226,7 @@ def separate_splits(documents: Iterable[Document]) -> list[Document]:
     dropped if train or the other held-out split still contains half of it (a short text inside a
     long one).
     """
-    shingler = Shingler(lower_case_words)
+    shingler = Shingler()
     by_split: dict[str, dict[str, Document]] = {"train": {}, "validation": {}, "test": {}}
     shingles = {}
     for document in documents:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -16,7 +15,7 @@ from biphasic.data.text.near_duplicates import (
     SHINGLE_WORDS,
     ShingleIndex,
     Shingler,
-    lower_case_words,
+    comparable_words,
 )
 from biphasic.data.text.pydocs import Document, Split, body_of
 from biphasic.errors import DataError
@@ -41,7 +40,7 @@ from biphasic.tasks.kinds.tagging import Tagging
 from biphasic.tasks.rows.content import TaskContent
 
 SPLITS: tuple[Split, ...] = ("test", "validation", "train")
-TASKS_VERSION = 1  # increase by hand whenever the same documents would give different tasks
+TASKS_VERSION = 2  # increase by hand whenever the same documents would give different tasks
 BUILTIN_TASKS = {
     f"pydocs-{kind.name}": kind.name
     for kind in (Classification, Tagging, QuestionAnswering, Retrieval)
@@ -112,7 +111,7 @@ class LeakFilter:
     """Holds every split's text and selects examples that occur in no other split."""
 
     def __init__(self, parsed: Sequence[ParsedDocument]) -> None:
-        self._shingler = Shingler(lower_case_words)
+        self._shingler = Shingler()
         parts: dict[str, list[NDArray[np.uint64]]] = defaultdict(list)
         self._sentences: dict[str, set[str]] = {split: set() for split in SPLITS}
         for item in parsed:
@@ -177,4 +176,4 @@ def _in_turn(examples: list[Example]) -> list[Example]:
 
 
 def _normalised(text: str) -> str:
-    return " ".join(re.findall(r"\w+", text.lower()))
+    return " ".join(comparable_words(text))
