@@ -79,6 +79,13 @@ class Evaluation(Shown):
         if self.convention != "standard" and self.estimate.half_width is not None:
             yield f"  {coverage_sentence(self.convention, self.estimate.num_seeds)}"
         tests = [result.test or {} for result in self.selected]
+        # Both are 0 where all predictions are equal, apart from rounding.
+        flat = sum(test.get("spearman") == 0 == test.get("pearson") for test in tests)
+        if flat:
+            yield (
+                f"  collapsed: {flat} of {count(len(tests), 'run')} predict one value for all "
+                "examples, apart from rounding"
+            )
         for name in tests[0]:
             if name != self.metric:
                 mean = sum(test[name] for test in tests) / len(tests)

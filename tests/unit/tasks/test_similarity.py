@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 from transformers import AutoModel
 
@@ -111,6 +112,24 @@ def test_equal_cosines_are_ties_and_if_all_are_equal_there_is_no_correlation(tmp
             assert score == pytest.approx(spearmanr(values, table["predicted"]).statistic, abs=1e-9)
         else:
             assert not any(table["score"])
+
+
+def test_cosines_that_differ_by_rounding_are_ties_and_the_result_says_collapsed(tmp_path):
+    """Embeddings that hardly differ give every text the same vector, apart from rounding."""
+    model = write_model(tmp_path / "model", "eurobert")
+    weights = load_file(model / "model.safetensors")
+    rows = weights["model.embed_tokens.weight"]
+    weights["model.embed_tokens.weight"] = rows[5] + 1e-4 * rows
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    path = write_jsonl(tmp_path / "pairs.jsonl", pairs(40))
+    result = run(model, f"sts:{path}", tmp_path / "runs")
+    table = pq.read_table(result.folder / result.results[0].id / "scores.parquet").to_pydict()
+    assert 0 < np.ptp(table["predicted"]) < 1e-6
+    assert result.results[0].test == {"spearman": 0.0, "pearson": 0.0}
+    assert not any(table["score"])
+    assert "collapsed: 1 of 1 run" in "\n".join(result.sentences())
+    plain = run(write_model(tmp_path / "other", "eurobert"), f"sts:{path}", tmp_path / "runs")
+    assert "collapsed" not in "\n".join(plain.sentences())
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,13 @@ def test_constant_predictions_score_zero(encoded):
     assert scores["test"].metrics == {"spearman": 0.0, "pearson": 0.0}
 
 
+def test_predictions_that_differ_by_rounding_are_constant(encoded):
+    scores = encoded.evaluate(Fixed([0.3], [0.3000001], [0.2999999]), nn.Identity())
+    assert scores["test"].metrics == {"spearman": 0.0, "pearson": 0.0}
+    small = encoded.evaluate(Fixed([0.3], [0.30002], [0.30001]), nn.Identity())
+    assert small["test"].metrics["spearman"] == pytest.approx(1)
+
+
 def test_predictions_that_are_not_finite_are_no_scores(encoded):
     with pytest.raises(TrainingError, match="not finite"):
         encoded.evaluate(Fixed([0.3], [float("inf")], [0.3]), nn.Identity())

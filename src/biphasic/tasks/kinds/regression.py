@@ -52,9 +52,10 @@ class _EncodedValues(EncodedTexts):
 
 
 def _score_values(ids: tuple[str, ...], predicted: Array, expected: Array) -> SplitScores:
-    from biphasic.tasks.metrics import pearson, spearman
+    from biphasic.tasks.metrics import pearson, rounding_ties, spearman
 
-    metrics = {"spearman": spearman(expected, predicted), "pearson": pearson(expected, predicted)}
+    tied = rounding_ties(predicted, scale=float(expected.std()))
+    metrics = {"spearman": spearman(expected, tied), "pearson": pearson(expected, tied)}
     columns = {"value": expected, "predicted": predicted}
     return SplitScores(metrics, ids, -np.square(predicted - expected), columns)
 

@@ -69,13 +69,13 @@ class EncodedSentencePairs(EncodedTask):
 
 
 def _score_cosines(examples: Sequence[SentencePair], cosines: NDArray[np.float64]) -> SplitScores:
-    from biphasic.tasks.metrics import pearson, spearman
+    from biphasic.tasks.metrics import pearson, rounding_ties, spearman
 
-    values = np.array([example.score for example in examples])
+    values, tied = np.array([example.score for example in examples]), rounding_ties(cosines)
     return SplitScores(
-        {"spearman": spearman(values, cosines), "pearson": pearson(values, cosines)},
+        {"spearman": spearman(values, tied), "pearson": pearson(values, tied)},
         tuple(example.id for example in examples),
-        rank_products(values, cosines),
+        rank_products(values, tied),
         {"value": values, "predicted": cosines},
     )
 
