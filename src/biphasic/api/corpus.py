@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from biphasic.api.arguments import check_arguments
 from biphasic.errors import ConfigError, DataError
+from biphasic.store import DEFAULT_ROOT, store_of
 
 if TYPE_CHECKING:
     from biphasic.api.results.corpus import BuiltCorpus, InspectedCorpus, IntactCorpus
@@ -27,7 +28,9 @@ def build(
     shares: Sequence[float] = (),
     max_tokens: int | None = None,
     deduplicate: bool | None = None,
+    against: Sequence[str] = (),
     heldout_fraction: float | None = None,
+    root: Path | str = DEFAULT_ROOT,
     copies: Path | str | None = None,
     workers: int | None = None,
     quiet: bool = False,
@@ -48,7 +51,10 @@ def build(
         shares: Share of tokens; one for each source, in the same order.
         max_tokens: Maximum tokens in the training split.
         deduplicate: Skip documents with the text of an earlier one, in any Unicode form.
+        against: Evaluation tasks, as in `evaluate`. Documents that hold a text of theirs are left
+            out.
         heldout_fraction: Fraction of documents to hold out, by hash. Default: 0.01.
+        root: Folder of studies and their shared store, which keeps the tasks of `against`.
         copies: Folder with local copies of hub datasets, as OWNER/NAME.
         workers: Tokenizer processes. Default: one per core.
         quiet: Show results and errors only.
@@ -68,12 +74,14 @@ def build(
     from biphasic.data.building.build import build_corpus, skipped_in
     from biphasic.files import expanded
     from biphasic.progress import progress_console, say_on
+    from biphasic.study.inputs.corpus import tasks_of
 
     settings = {
         "tokenizer": tokenizer,
         "vocab_size": vocab_size,
         "max_tokens": max_tokens,
         "deduplicate": deduplicate,
+        "against": tuple(against) or None,
         "heldout_fraction": heldout_fraction,
         "copies": str(copies) if copies else None,
     }
@@ -88,7 +96,15 @@ def build(
             last[:] = [progress]
             show(progress)
 
-        build_corpus(config, folder, num_workers=workers, say=say_on(console), progress=report)
+        say = say_on(console)
+        build_corpus(
+            config,
+            folder,
+            num_workers=workers,
+            say=say,
+            progress=report,
+            tasks=tasks_of(config, store_of(root), say),
+        )
     how = last[0].rates() if last else "already built; nothing to do"
     return BuiltCorpus(folder, (how, *skipped_in(folder)))
 
@@ -208,11 +224,11 @@ def _config(
     from biphasic.config import parse_config
     from biphasic.data.building.config import CorpusConfig
     from biphasic.data.text.files import is_one_document
-    from biphasic.plugins import load_pinned
+    from biphasic.study.inputs.corpus import corpus_settings
 
     raw: dict[str, Any] = {}
     if spec:
-        base = load_pinned(CorpusConfig, spec).anchored(spec.resolve().parent)
+        base = corpus_settings(spec)
         raw = base.model_dump(mode="json", exclude_unset=True)
     if sources:
         raw["sources"] = [{"source": source} for source in sources]

@@ -80,6 +80,19 @@ def prepare_task(
 ) -> Path:
     """Return the folder of a task (docs/tasks.md); create it if the store lacks it."""
     # With `scratch`, the store is read-only: it is searched, and `scratch` is written instead.
+    making = _making(source, copies=copies, revision=revision, paper=paper)
+    return _make(making, store, scratch, say=say)
+
+
+def task_key(source: str, *, copies: Path | None = None) -> tuple[str, str]:
+    """Return the name of a task and the hash of everything that determines it."""
+    making = _making(source, copies=copies)
+    return making.name, making.key
+
+
+def _making(
+    source: str, *, copies: Path | None, revision: str | None = None, paper: bool = False
+) -> _Making:
     # With `paper`, published datasets are read as in the reference study, mistakes included.
     if copies is not None and not copies.is_dir():
         raise DataError(f"{copies}: no such folder (local copies for task '{source}')")
@@ -89,15 +102,13 @@ def prepare_task(
         origin = published_origin(name, **settings)
         settings["revision"] = pinned_revision(origin) or revision
         write = partial(write_published, name, **settings)
-        making = _Making(name, {"source": "published", "origin": origin}, write)
-    elif revision is not None:
+        return _Making(name, {"source": "published", "origin": origin}, write)
+    if revision is not None:
         raise ConfigError("only published datasets have revisions", about=f"task '{source}'")
-    elif is_mteb(source):
-        making = _of_mteb(source, copies)
-    else:
-        with reading(f"task '{source}'", DataError):
-            making = _own(source)
-    return _make(making, store, scratch, say=say)
+    if is_mteb(source):
+        return _of_mteb(source, copies)
+    with reading(f"task '{source}'", DataError):
+        return _own(source)
 
 
 def _of_mteb(source: str, copies: Path | None) -> _Making:

@@ -253,3 +253,97 @@ def test_build_says_that_documents_hold_nul(text, build):
     with (text / "one.jsonl").open("a") as file:
         file.write('\n{"id": "x", "body": "some\\u0000words"}')
     assert "NUL" in "".join(build("one"))
+
+
+SENTENCE = "the farmer counted every sheep twice before the night came down over his hills"
+WORDS = SENTENCE.split()
+CHINESE = "农夫在夜幕降临之前把每只羊都数了两遍然后回到山下的家里"
+
+
+@pytest.fixture
+def judged(tmp_path):
+    """Return a task file of one test example, and the text around it that a corpus adds."""
+    texts = tmp_path / "texts"
+    texts.mkdir()
+
+    def make(test):
+        rows = {"train": "other words", "validation": "more words", "test": test}
+        for split, text in rows.items():
+            lines = (json.dumps({"text": text, "label": label}) + "\n" for label in "ab")
+            (texts / f"{split}.jsonl").write_text("".join(lines))
+        (tmp_path / "task.yaml").write_text("kind: sc\nname: sheep\nfolder: texts\n")
+        return tmp_path / "task.yaml"
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("test", "held", "is_left_out"),
+    [
+        (SENTENCE, SENTENCE, True),
+        (SENTENCE, SENTENCE.upper().replace("SHEEP", "SH\u00adEEP"), True),
+        (SENTENCE, " ".join(WORDS[:10]), False),  # 3 of 7 runs
+        (SENTENCE, " ".join(WORDS[:11]), True),  # 4 of 7 runs
+        (CHINESE, CHINESE[4:], True),
+        ("a very good film", "a very good film", False),  # short, so compared whole
+    ],
+)
+def test_documents_that_hold_a_text_of_a_task_are_left_out(
+    run, text, tokenizer, judged, test, held, is_left_out
+):
+    write_tokenizer(tokenizer, text / "given")
+    rows = [json.loads(line) for line in (text / "one.jsonl").read_text().splitlines()]
+    rows.append({"id": "held", "body": f"{rows[0]['body']}\n\n{held} {rows[1]['body']}"})
+    rows.append({"id": "short", "body": "A very good film!"})
+    (text / "more.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (text / "spec.yaml").write_text(
+        "sources: [{source: more.jsonl, column: body}]\ntokenizer: given\n"
+        f"heldout_fraction: 0.2\nagainst: [{judged(test).name}]\n"
+    )
+    options = ["--spec", text / "spec.yaml", "--root", text, "--workers", "1"]
+    code, out, err = run("build", *options, "--out", text / "built")
+    assert code == 0, err
+    names = {
+        json.loads(name)
+        for split in ("train", "heldout")
+        for name in Corpus(text / "built" / split).names()
+    }
+    left_out = {"held"} if is_left_out else {"short"} if test == "a very good film" else set()
+    assert {row["id"] for row in rows} - names == left_out
+    record = json.loads((text / "built" / "built.json").read_text())
+    counts = record["sources"]["more.jsonl"]["left_out"]
+    assert counts["in_evaluation_task"] == len(left_out)
+    assert ("documents skipped: 1 in evaluation task" in out) == bool(left_out)
+    assert run("build", *options, "--out", text / "built")[1].count("already built") == 1
+    # The task decides what the corpus is.
+    judged("a test of other words than those that were here before this")
+    code, _, err = run("build", *options, "--out", text / "built")
+    assert code == 2
+    assert "other sources or settings" in err
+
+
+def test_against_as_an_option_and_for_the_tokenizer(run, text, judged):
+    held = " ".join(f"{word}zq" for word in WORDS)
+    lines = (text / "one.jsonl").read_text() + "\n" + json.dumps({"id": "held", "body": held})
+    (text / "more.jsonl").write_text(lines)
+    task = judged(held)
+    options = ["--column", "body", "--root", text, "--workers", "1", "--vocab-size", "400"]
+    options += ["--heldout-fraction", "0.2"]
+    hashes = {}
+    for name, more in (("one", ()), ("more", ("--against", task))):
+        code, _, err = run("build", text / f"{name}.jsonl", "--out", text / name, *options, *more)
+        assert code == 0, err
+        hashes[name] = [Corpus(text / name / part).content_hash for part in ("train", "heldout")]
+    assert hashes["one"] == hashes["more"]  # also the ids, so the tokenizer
+    one, more = (json.loads((text / name / "built.json").read_text()) for name in ("one", "more"))
+    assert "against" not in one["origin"]
+    assert more["origin"]["against"][0][0] == "sheep"
+
+
+def test_a_task_that_is_not_there_is_refused_before_anything_is_written(run, text):
+    code, _, err = run(
+        "build", text / "one.jsonl", "--column", "body", "--out", text / "x", "--against", "sst3"
+    )
+    assert code == 2
+    assert "unknown task 'sst3'" in err
+    assert not (text / "x").exists()

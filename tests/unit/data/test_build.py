@@ -415,6 +415,7 @@ def test_counts_by_source_reason_and_licence(tmp_path, configure, tokenizer):
         "too_short": short,
         "too_long": too_long,
         "duplicate": len(texts) - 1 - short - too_long - len(kept),
+        "in_evaluation_task": 0,
     }
     assert counts["left_out"]["duplicate"] >= 2
     for split, folder in (("train", folders.train), ("heldout", folders.heldout)):

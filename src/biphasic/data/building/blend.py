@@ -53,9 +53,16 @@ class Blend:
     """Tokenizes a corpus's sources."""
 
     def __init__(
-        self, config: CorpusConfig, work: Path, tokenizer_folder: Path, *, block_bytes: int
+        self,
+        config: CorpusConfig,
+        work: Path,
+        tokenizer_folder: Path,
+        *,
+        block_bytes: int,
+        is_in_task: Callable[[str], bool],
     ) -> None:
         self._config, self._work, self._tokenizer_folder = config, work, tokenizer_folder
+        self._is_in_task = is_in_task
         self._names = unique_names([source.short_name for source in config.sources])
         self._shares = [source.share for source in config.sources if source.share is not None]
         self._block_bytes = block_bytes
@@ -68,7 +75,7 @@ class Blend:
         """Read and tokenize the sources, as far as each belongs to the corpus."""
         config = self._config
         with (
-            Selection(config, self._work) as self._selection,
+            Selection(config, self._work, self._is_in_task) as self._selection,
             ShardMaker(
                 self._work / "shards", self._tokenizer_folder, num_workers=num_workers
             ) as self._maker,

@@ -32,7 +32,7 @@ from biphasic.data.building.mask_token import (
     refuse_if_present,
     with_mask_token,
 )
-from biphasic.data.building.selection import Selection, digest_of
+from biphasic.data.building.selection import NO_TASKS, Selection, TaskTexts, digest_of
 from biphasic.data.corpus import Corpus, assemble_corpus
 from biphasic.data.text.near_duplicates import COMPARISON_VERSION
 from biphasic.data.text.source import TextSource
@@ -86,12 +86,14 @@ def build_corpus(
     progress: Report | None = None,
     block_bytes: int = BLOCK_BYTES,
     check_tokenizer: Callable[[TextTokenizer], None] = lambda _: None,
+    tasks: TaskTexts = NO_TASKS,
 ) -> CorpusFolders:
     """Build a corpus, or find it complete.
 
     The folder gets `tokenizer/`, `train/` and `heldout/`. `num_workers` processes tokenize, one
     core each, by default as many as there are cores; the result does not depend on their number.
-    `check_tokenizer` may refuse the tokenizer before any text is tokenised.
+    `check_tokenizer` may refuse the tokenizer before any text is tokenised. `tasks` are those of
+    the settings' `against`.
     """
     if config.folder is not None:
         raise ConfigError(f"'folder' names a finished corpus ({config.folder}); nothing to build")
@@ -102,16 +104,20 @@ def build_corpus(
         if root and folder.resolve().is_relative_to(root.resolve()):
             raise ConfigError(f"{folder}: inside the source {root}; choose a folder outside of it")
     config = config.pinned()
-    origin = corpus_origin(config)
+    origin = corpus_origin(config, tasks)
     folders = CorpusFolders.below(folder)
     with building(folder, origin, say=say) as work:
         if work:
             keep_files(folder, config)
+            is_in_task = tasks.load()
             if not is_complete(folders.tokenizer):
-                write_tokenizer(_tokenizer(config, work, say=say), folders.tokenizer)
+                tokenizer = _tokenizer(config, work, is_in_task, say=say)
+                write_tokenizer(tokenizer, folders.tokenizer)
             check_tokenizer(TextTokenizer.load(folders.tokenizer))
             say("tokenising")
-            blend = Blend(config, work, folders.tokenizer, block_bytes=block_bytes)
+            blend = Blend(
+                config, work, folders.tokenizer, block_bytes=block_bytes, is_in_task=is_in_task
+            )
             sources = blend.gather(num_workers=num_workers or num_cores(), report=progress)
             say("assembling the corpora")
             plugins = named_plugins(config)
@@ -189,15 +195,19 @@ def _remedy(folder: Path) -> str:
     return f"restore it, or delete the folder {folder} and build the corpus again"
 
 
-def corpus_origin(config: CorpusConfig) -> dict[str, Any]:
+def corpus_origin(config: CorpusConfig, tasks: TaskTexts = NO_TASKS) -> dict[str, Any]:
     """Return everything that determines a corpus: sources, settings, code, but no paths."""
     sources = [
         {**source_origin(source, config.context), "share": source.share}
         for source in config.sources
     ]
-    compares = {"comparison": COMPARISON_VERSION} if config.deduplicate else {}
+    if len(config.against) != len(tasks.origin):
+        raise ValueError("the tasks of 'against' are not given")
+    compares = {"comparison": COMPARISON_VERSION} if config.deduplicate or config.against else {}
+    against = {"against": [[*task] for task in tasks.origin]} if config.against else {}
     return {
         "sources": sources,
+        **against,
         **compares,
         "settings": config.model_dump(
             include={
@@ -222,21 +232,29 @@ def tokenizer_origin(config: CorpusConfig) -> dict[str, Any]:
     return {"kind": "byte-level BPE", "vocab_size": config.vocab_size or DEFAULT_VOCAB_SIZE}
 
 
-def _tokenizer(config: CorpusConfig, work: Path, *, say: Callable[[str], None]) -> TextTokenizer:
+def _tokenizer(
+    config: CorpusConfig,
+    work: Path,
+    is_in_task: Callable[[str], bool],
+    *,
+    say: Callable[[str], None],
+) -> TextTokenizer:
     """Load the requested tokenizer, or train one."""
     if config.tokenizer:
         tokenizer, reason = with_mask_token(load_tokenizer(config.tokenizer))
         say(f"mask token {tokenizer.special_tokens['mask']} (id {tokenizer.mask_id}): {reason}")
         return tokenizer
     say("reading text for training a tokenizer")
-    texts = sample_training_text(config, work)
+    texts = sample_training_text(config, work, is_in_task)
     num_bytes = sum(len(text.encode()) for text in texts)
     vocab_size = config.vocab_size or DEFAULT_VOCAB_SIZE
     say(f"training a tokenizer of {vocab_size:,} entries on {size(num_bytes)} of text")
     return train_tokenizer(texts, vocab_size=vocab_size)
 
 
-def sample_training_text(config: CorpusConfig, folder: Path) -> list[str]:
+def sample_training_text(
+    config: CorpusConfig, folder: Path, is_in_task: Callable[[str], bool] = lambda _: False
+) -> list[str]:
     """Draw text from the training documents of a corpus's sources, by their shares."""
     sample = TextSample(SAMPLE_BYTES)
     num_bytes = CONSIDERED_BYTES
@@ -253,7 +271,7 @@ def sample_training_text(config: CorpusConfig, folder: Path) -> list[str]:
             else:
                 num_heldout += 1
 
-    with Selection(config, folder) as selection:
+    with Selection(config, folder, is_in_task) as selection:
         for source, quota in zip(config.sources, quotas, strict=True):
             sample.extend(islice(training_texts(source), config.max_documents), max_bytes=quota)
     if not (texts := sample.texts()):

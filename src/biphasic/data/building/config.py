@@ -45,6 +45,8 @@ class CorpusConfig(Config):
     """Longer documents are skipped."""
     deduplicate: bool = False
     """Whether to skip documents whose text occurred before, in any source and Unicode form."""
+    against: tuple[str, ...] = ()
+    """Evaluation tasks; documents that hold a text of theirs are skipped (docs/corpora.md)."""
     heldout_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.01
     """Probability that a document is held out, by hash; `builtin:pydocs` has its own split."""
     copies: Path | None = None

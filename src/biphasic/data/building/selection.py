@@ -6,7 +6,8 @@ import hashlib
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -15,18 +16,35 @@ from biphasic.data.text.files import SourceDocument
 from biphasic.data.text.near_duplicates import comparable
 
 CorpusSplit = Literal["train", "heldout"]
-Reason = Literal["empty", "too_short", "too_long", "duplicate"]
+# Reasons are columns of the shards' index, so a new one stands at the end.
+Reason = Literal["empty", "too_short", "too_long", "duplicate", "in_evaluation_task"]
 
 _DIGEST_BYTES = 16
 _CACHE_KIB = 64 * 1024
 
 
+@dataclass(frozen=True)
+class TaskTexts:
+    """The evaluation tasks of a corpus's `against`, which higher layers read."""
+
+    origin: tuple[tuple[str, str], ...]  # name of each task, and hash of all that determines it
+    load: Callable[[], Callable[[str], bool]]  # returns whether a document holds a text of a task
+
+
+NO_TASKS = TaskTexts((), lambda: lambda _: False)
+
+
 class Selection:
     """Selects documents of all sources, and finds duplicates across them; a context manager."""
 
-    def __init__(self, config: CorpusConfig, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        config: CorpusConfig,
+        folder: Path | None = None,
+        is_in_task: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         """Start without any document; `folder` is for the index of seen texts (40 bytes each)."""
-        self._config = config
+        self._config, self._is_in_task = config, is_in_task
         self._seen = SeenDigests(folder) if config.deduplicate else None
         self.left_out: Counter[Reason] = Counter()
 
@@ -68,6 +86,8 @@ class Selection:
             return "too_long"
         if self._seen is not None and not self._seen.add(digest_of(comparable(text))):
             return "duplicate"
+        if self._is_in_task(text):
+            return "in_evaluation_task"
         return None
 
 

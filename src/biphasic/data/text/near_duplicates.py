@@ -19,6 +19,7 @@ SHINGLE_WORDS = 8
 NEAR_DUPLICATE_SHARE = 0.5
 COMPARISON_VERSION = 2  # increase by hand whenever the same texts would compare differently
 
+_MOST_HASHES = 1 << 20  # cached; words of a large corpus would fill the memory
 # Prefixes of the Unicode names of characters of scripts that put no spaces between words.
 _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "KHMER", "LAO", "MYANMAR")
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so multiplication is invertible
@@ -92,6 +93,8 @@ class Shingler:
 
     def _word(self, word: str) -> int:
         if word not in self._hashes:
+            if len(self._hashes) == _MOST_HASHES:
+                self._hashes.clear()
             digest = hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest()
             self._hashes[word] = int.from_bytes(digest, "little")
         return self._hashes[word]

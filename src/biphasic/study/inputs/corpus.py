@@ -19,6 +19,7 @@ from biphasic.data.building.build import (
     skipped_in,
 )
 from biphasic.data.building.config import CorpusConfig
+from biphasic.data.building.selection import TaskTexts
 from biphasic.data.building.verify import read_tokenizer, verify_tokenizer
 from biphasic.data.corpus import DETAILS, Corpus
 from biphasic.data.pairs.folder import Pairs
@@ -29,7 +30,9 @@ from biphasic.files import MANIFEST, digest, expanded, file_sha256, is_complete,
 from biphasic.locks import Say, wait_for_work
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.plugins import load_pinned
+from biphasic.study.spec.study import anchor_corpus
 from biphasic.tasks.builtin.write import BUILTIN_TASKS, TASKS_VERSION, build_tasks
+from biphasic.tasks.pairs.decontamination import task_texts
 from biphasic.training.data import TrainingData, vocabulary_of
 from biphasic.training.recipe import PretrainedModel, Recipe
 
@@ -146,7 +149,7 @@ def corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str | None
         return parse_config(CorpusConfig, corpus or {}, where="corpus")
     path, source = expanded(corpus).resolve(), str(corpus)
     if path.suffix in {".yaml", ".yml"}:
-        return load_pinned(CorpusConfig, path).anchored(path.parent)
+        return anchor_corpus(load_pinned(CorpusConfig, path), path.parent)
     # Folders of text have a folder `train`, too.
     if (path / RECORD).is_file() or is_complete(path / "train"):
         return CorpusConfig(folder=path)
@@ -161,7 +164,7 @@ def corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str | None
 def locate_corpus(config: CorpusConfig, store: Path) -> Path:
     """Return the folder of a corpus, built or not. This is fast: at most 64 MiB are read."""
     if config.folder is None:
-        origin = corpus_origin(config)
+        origin = corpus_origin(config, tasks_of(config, store))
         sources = origin["sources"]
         for source in sources:
             source.pop("name", None)  # a copy of a folder may be called otherwise
@@ -174,6 +177,11 @@ def locate_corpus(config: CorpusConfig, store: Path) -> Path:
             f"{config.folder}: no finished corpus here; build one with 'biphasic corpus build'"
         )
     return config.folder
+
+
+def tasks_of(config: CorpusConfig, store: Path, say: Say = lambda _: None) -> TaskTexts:
+    """Return the evaluation tasks whose texts a corpus leaves out."""
+    return task_texts(config.against, store=store, copies=config.copies, say=say)
 
 
 def prepare_corpus(
@@ -228,7 +236,12 @@ def build_missing_corpus(
         # A failed or interrupted build leaves parts, but no record.
         if not is_built(folder):
             build_corpus(
-                config, folder, say=say, progress=progress, check_tokenizer=check_tokenizer
+                config,
+                folder,
+                say=say,
+                progress=progress,
+                check_tokenizer=check_tokenizer,
+                tasks=tasks_of(config, store, say),
             )
             for line in skipped_in(folder):
                 say(line)

@@ -35,10 +35,17 @@ from biphasic.files import canonical_json, complete_names, digest, is_complete, 
 from biphasic.model.loading.hub import LocalModel, find_model
 from biphasic.plugins import references_in, shown
 from biphasic.store import STATES
-from biphasic.study.inputs.corpus import locate_corpus, phase_corpora, phase_pairs, pretrained_model
+from biphasic.study.inputs.corpus import (
+    locate_corpus,
+    phase_corpora,
+    phase_pairs,
+    pretrained_model,
+    tasks_of,
+)
 from biphasic.study.inputs.tasks import TaskResolver
 from biphasic.study.plan.plan import NO_CORPUS, Plan, plan_study
 from biphasic.study.study import Study
+from biphasic.tasks.source import is_mteb, published_source
 from biphasic.training.lineage import DataFingerprint
 from biphasic.training.recipe import PretrainedModel, Recipe
 
@@ -109,6 +116,7 @@ def _corpus_folder(corpus: CorpusConfig, store: Path) -> Path | None:
 def _is_local(corpus: CorpusConfig) -> bool:
     """Return whether what determines a corpus is known without the hub."""
     is_local = corpus.tokenizer is None or Path(corpus.tokenizer).is_dir()
+    is_local = is_local and not any(is_mteb(t) or published_source(t) for t in corpus.against)
     return is_local and all(find_copy(h.dataset, corpus.copies) for h in _hubs(corpus))
 
 
@@ -117,7 +125,7 @@ def _edited_code(corpus: CorpusConfig, store: Path) -> str:
     now = references_in(corpus.model_dump(mode="json"))
     if not now or not _is_local(corpus):
         return ""
-    origin = _without_code(decisive(corpus_origin(corpus)))
+    origin = _without_code(decisive(corpus_origin(corpus, tasks_of(corpus, store))))
     for path in (store / "data").glob(f"*/{RECORD}"):
         record = read_record(path.parent)
         named = [name for names in record.get("plugins", {}).values() for name in names]
@@ -137,6 +145,8 @@ def _is_built_from(corpus: CorpusConfig, folder: Path) -> bool:
     origin, hubs = read_record(folder)["origin"], _hubs(corpus)
     sources, settings = origin.get("sources", []), origin.get("settings")  # merged ones have none
     if not len(hubs) == len(corpus.sources) == len(sources):
+        return False
+    if len(corpus.against) != len(origin.get("against", ())):
         return False
     known = map(_known_origin, corpus.sources, hubs)
     return (

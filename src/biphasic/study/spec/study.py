@@ -384,7 +384,7 @@ class StudyConfig(Config):
         arms = tuple(arm.anchored(folder) for arm in self.arms)
         return self.model_copy(
             update={
-                "corpus": self.corpus.anchored(folder),
+                "corpus": anchor_corpus(self.corpus, folder),
                 "tasks": tasks,
                 "arms": arms,
                 "recipe": self.recipe.anchored(folder),
@@ -421,6 +421,12 @@ def anchor_source(source: str, folder: Path) -> str:
         return source
     anchored = str(folder / expanded(path))
     return anchored if kind is None else f"{kind}:{anchored}"
+
+
+def anchor_corpus(corpus: CorpusConfig, folder: Path) -> CorpusConfig:
+    """Return a corpus's settings with relative paths resolved against a folder."""
+    against = tuple(anchor_source(source, folder) for source in corpus.against)
+    return corpus.anchored(folder).model_copy(update={"against": against})
 
 
 def deciding_metric(task: TaskConfig, info: TaskInfo, *, is_paper: bool) -> str:

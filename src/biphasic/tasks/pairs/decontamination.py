@@ -7,7 +7,7 @@ alone, are compared whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from biphasic.data.building.selection import NO_TASKS, TaskTexts
 from biphasic.data.text.near_duplicates import NEAR_DUPLICATE_SHARE, Shingler
 from biphasic.files import file_sha256
 from biphasic.tasks.folder import load_task
@@ -23,6 +24,7 @@ from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.records import SPLITS, ExampleTask, RetrievalTask
 from biphasic.tasks.rows.beir import read_texts
 from biphasic.tasks.rows.row import read_jsonl
+from biphasic.tasks.source import prepare_task, task_key
 
 Match = Literal["exact", "near"]
 
@@ -42,7 +44,9 @@ class NearTexts:
         """Return how a text, by its shingles, matches one of the collection."""
         first = np.searchsorted(self._shingles, shingles)
         last = np.searchsorted(self._shingles, shingles, side="right")
-        hits = [self._owners[start:end] for start, end in zip(first, last, strict=True)]
+        found = first < last
+        bounds = zip(first[found], last[found], strict=True)
+        hits = [self._owners[start:end] for start, end in bounds]
         owners, shared = np.unique(np.concatenate([np.zeros(0, int), *hits]), return_counts=True)
         if not len(owners):
             return None
@@ -120,3 +124,18 @@ class Decontamination:
             if kinds - {None}:
                 found[task.name] = "exact" if "exact" in kinds else "near"
         return found
+
+
+def task_texts(
+    sources: Sequence[str], *, store: Path, copies: Path | None, say: Callable[[str], None]
+) -> TaskTexts:
+    """Return the evaluation tasks of a corpus; `store` keeps them once they are loaded."""
+    if not sources:
+        return NO_TASKS
+
+    def load() -> Callable[[str], bool]:
+        folders = [prepare_task(each, store=store, copies=copies, say=say) for each in sources]
+        tasks = Decontamination(map(EvaluationTask.of, folders))
+        return lambda text: bool(tasks.matches((text,)))
+
+    return TaskTexts(tuple(task_key(each, copies=copies) for each in sources), load)
