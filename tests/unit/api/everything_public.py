@@ -65,3 +65,19 @@ claims = [one.claim.id for one in biphasic.claims(paper=True).results]
 drawn: Path = biphasic.figures("runs/mine", "out", formats=["svg"]).out
 theirs: Path = biphasic.paper("out", formats=["md"]).out
 summary: str = f"{biphasic.__version__}: {len(analysis.frame)} of {analysis.to_json()['cells']}"
+
+
+def readme() -> None:
+    state = biphasic.pretrain(
+        {
+            "model": "nano",
+            "phases": [
+                {"objective": "clm", "steps": 200},
+                {"objective": "mlm", "steps": 600, "mlm_probability": 0.4},
+            ],
+            "learning_rate": {"peak": 2e-3, "warmup_steps": 40, "decay_steps": 80},
+        }
+    )
+    result = biphasic.evaluate(state, "pydocs-sc", learning_rates=[3e-4, 1e-3], seeds=[0, 1, 2])
+    if result.estimate is not None:  # None if scores are missing
+        print(result.metric, result.estimate.mean, result.estimate.half_width)  # percent points
