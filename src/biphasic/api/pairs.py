@@ -109,7 +109,7 @@ def mine(
         >>> pairs.mine("pairs", "my-encoder", "mined", negatives=1).pairs.pair(0).query
         'what purrs'
     """
-    from biphasic.data.pairs.folder import Pairs
+    from biphasic.data.pairs.folder import NO_SHARED_WORD, Pairs
     from biphasic.progress import progress_bar, progress_console
     from biphasic.tasks.pairs.enrich import mine as mine_pairs
 
@@ -118,8 +118,13 @@ def mine(
         mined = mine_pairs(
             source, miner, target, number=negatives, margin=margin, depth=depth, report=report
         )
-    notes = ()
-    if not mined.details["num_negatives"]:
+    notes: tuple[str, ...] = ()
+    if wordless := mined.details.get("left_out", {}).get(NO_SHARED_WORD):
+        notes = (
+            f"left out {wordless:,} negatives that share no word with their query; words are found "
+            "by the spaces between them, so for Chinese, Japanese or Thai use another --miner",
+        )
+    elif not mined.details["num_negatives"]:
         notes = (
             f"no negative found: all documents near a query are known answers, or have more than "
             f"{margin:g} of the positive's similarity; raise --margin, or use another --miner",

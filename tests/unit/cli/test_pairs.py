@@ -15,6 +15,7 @@ from typer.main import get_command
 
 from biphasic.cli.main import app
 from biphasic.config import parse_config
+from biphasic.data.pairs.folder import Pairs
 from biphasic.study.inputs.corpus import corpus_settings
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.source import prepare_task
@@ -89,6 +90,26 @@ def test_mining_that_finds_nothing_says_so(cli, tmp_path):
     assert mined.startswith("1 pairs of 2 texts, with 0 negatives\n")
     assert "warning: no negative found: " in mined
     assert "raise --margin, or use another --miner" in mined
+
+
+def test_bm25_leaves_out_and_counts_negatives_without_a_word_of_the_query(cli, tmp_path):
+    table = tmp_path / "rows.csv"
+    rows = [
+        "purring cats,cats love purring",
+        "sleeping cats,cats are sleeping",
+        "数学,学生学习数学",
+    ]
+    table.write_text("\n".join(["query,positive", *rows]) + "\n", encoding="utf-8")
+    cli("pairs", "build", table, "--out", tmp_path / "pairs", "--root", tmp_path, "--quiet")
+    out = tmp_path / "mined"
+    command = ("pairs", "mine", tmp_path / "pairs", "--miner", "bm25", "--negatives", 2)
+    code, mined, _ = cli(*command, "--margin", 1, "--out", out)
+    assert code == 0
+    assert mined.startswith("3 pairs of 6 texts, with 2 negatives\n")
+    details = json.loads((out / "pairs.json").read_text())
+    assert details["left_out"] == {"no_shared_word": 4}
+    assert "left out 4 negatives that share no word with their query" in mined
+    assert [len(pair.negatives) for pair in Pairs(out)] == [1, 1, 0]
 
 
 def test_without_a_source_or_with_a_bad_line_it_says_what_to_do(cli, tmp_path):

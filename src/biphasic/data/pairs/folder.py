@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 DETAILS = "pairs.json"
 REMEDY = "delete the folder and build the pairs again"
+NO_SHARED_WORD = "no_shared_word"  # negatives that BM25 left out
 _FORMAT = "biphasic.pairs/1"
 _TEXTS, _PAIRS, _VECTORS = "texts.arrow", "pairs.arrow", "vectors.npy"
 
@@ -125,12 +126,13 @@ def write_pairs(
     *,
     origin: dict[str, Any],
     counts: Mapping[str, Any] = {},
+    further: Mapping[str, Any] = {},
     embed: Callable[[list[str]], NDArray[np.float32]] | None = None,
 ) -> Pairs:
     """Write a folder of pairs, which appears when complete.
 
-    `counts` of sources are recorded as they are once all pairs are read. `embed` gives a teacher's
-    vectors.
+    `counts` of sources and `further` records are written as they are once all pairs are read.
+    `embed` gives a teacher's vectors.
     """
     import pyarrow as pa  # noqa: PLC0415 - keeps other commands fast to start
 
@@ -165,6 +167,7 @@ def write_pairs(
             "content_hash": content_hash,
             "origin": origin,
             "counts": counts,
+            **further,
         }
         write_json(partial / DETAILS, record)
     return Pairs(folder)

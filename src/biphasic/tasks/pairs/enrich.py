@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.data.pairs.folder import Pairs, write_pairs, written_once
+from biphasic.data.pairs.folder import NO_SHARED_WORD, Pairs, write_pairs, written_once
 from biphasic.errors import ConfigError
 from biphasic.tasks.embedding import (
     Choices,
@@ -27,6 +27,7 @@ from biphasic.tasks.pairs.build import check_folder
 
 # The miner without a model: Robertson et al. 1994, as in Lucene, with bm25s's English words.
 BM25 = "bm25"
+_BM25_ORIGIN: dict[str, Any] = {"miner": BM25, "version": 2}
 
 
 # Reports how many texts are done, of how many, and what is done with them.
@@ -70,14 +71,15 @@ def mine(
 ) -> Pairs:
     """Write pairs with negatives: the documents most similar to a query, but less than its own."""
     # A negative's similarity is at most `margin` times the positive's, so that few negatives are
-    # unmarked answers. Known answers are left out. The miner is an embedding model, or BM25.
+    # unmarked answers. Known answers are left out. The miner is an embedding model, or BM25,
+    # for which a document without a word of the query is no negative.
     # Reference: Moreira et al. 2024 (NV-Retriever), arXiv:2407.15831, section 4.2 (TopK-PercPos).
     check_folder(folder)
     documents, queries = np.unique(pairs.positives), np.unique(pairs.queries)
-    sides, of_miner = (None, {"miner": BM25}) if miner == BM25 else _by_role(miner, report)
+    sides, of_miner = (None, _BM25_ORIGIN) if miner == BM25 else _by_role(miner, report)
     settings = {"number": number, "margin": margin, "depth": depth}
     origin = {"pairs": pairs.content_hash, **of_miner, **settings}
-    known = set(pairs.known.tolist())
+    known, left_out = set(pairs.known.tolist()), dict.fromkeys((NO_SHARED_WORD,), 0)
 
     def negatives(pair: int, similarities: _Similarities) -> tuple[str, ...]:
         report(pair, len(pairs), "searching negatives")
@@ -89,7 +91,12 @@ def mine(
         rows = [int(documents[place]) for place in nearest if scores[place] <= limit]
         code = query * pairs.num_texts
         fitting = (row for row in rows if row != query and code + row not in known)
-        return tuple(pairs.texts([row for row, _ in zip(fitting, range(number), strict=False)]))
+        chosen = [row for row, _ in zip(fitting, range(number), strict=False)]
+        if sides is None:
+            found = [row for row in chosen if scores[np.searchsorted(documents, row)] > 0]
+            left_out[NO_SHARED_WORD] += len(chosen) - len(found)
+            chosen = found
+        return tuple(pairs.texts(chosen))
 
     def write(folder: Path) -> Pairs:
         compare = _bm25 if sides is None else partial(_cosines, *sides)
@@ -98,7 +105,9 @@ def mine(
             replace(pair, negatives=negatives(place, similarities), scores=())
             for place, pair in enumerate(pairs)
         )
-        return write_pairs(folder, mined, origin=origin, counts=pairs.details.get("counts", {}))
+        counts = pairs.details.get("counts", {})
+        further = {"left_out": left_out} if sides is None else {}
+        return write_pairs(folder, mined, origin=origin, counts=counts, further=further)
 
     return written_once(folder, origin, write)
 
