@@ -1,5 +1,6 @@
 """What `biphasic evaluate` prints of one task."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,21 @@ def test_a_tie_suggests_no_other_rate(scores, rates, line, capsys):
 def test_a_zero_shot_task_has_no_rate(capsys):
     assert print_evaluation(evaluation(SCORES[:1], rates=(5e-4,), kind="zs"))
     assert "rate" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("scores", "share", "is_said"),
+    [
+        ((0.50, 0.52, 0.51, 0.49, 0.50), 0.51, True),
+        (SCORES, 0.63, True),  # the mean, 64, is above, but its interval is not
+        (SCORES, 0.55, False),
+        (SCORES[:1], 0.60, True),
+        (SCORES[:1], 0.59, False),
+    ],
+)
+def test_a_score_at_chance_says_that_the_model_may_have_learned_nothing(scores, share, is_said):
+    made = evaluation(scores)
+    made = replace(made, task=replace(made.task, majority=("good", share)))
+    lines = [*made.lines()]
+    assert f"  always answering 'good': accuracy {100 * share:.2f}" in lines
+    assert any("the model may have learned nothing" in line for line in lines) is is_said
