@@ -127,14 +127,15 @@ def inspect(folder: Path | str, *, max_seqlen: int = 512, samples: int = 3) -> I
         True
     """
     from biphasic.api.results.corpus import InspectedCorpus, parts_of
-    from biphasic.data.building.build import RECORD
+    from biphasic.data.building.build import RECORD, skipped_in
     from biphasic.data.building.inspect import inspect_corpus
     from biphasic.data.tokens.tokenizer import TextTokenizer
     from biphasic.files import expanded
 
     folder, notes = expanded(folder), ()
-    if _is_build(folder) and not (folder / RECORD).is_file():
-        notes = (f"WARNING: unfinished (no {RECORD}); run its 'corpus build' again",)
+    if _is_build(folder):
+        warning = f"WARNING: unfinished (no {RECORD}); run its 'corpus build' again"
+        notes = tuple(skipped_in(folder)) if (folder / RECORD).is_file() else (warning,)
     beside = (folder / "tokenizer", folder.resolve().parent / "tokenizer")
     tokenizer_folder = next((place for place in beside if place.is_dir()), None)
     tokenizer = TextTokenizer.load(tokenizer_folder) if tokenizer_folder else None

@@ -284,6 +284,28 @@ def test_a_folder_of_text_may_have_a_folder_train(loads, tmp_path):
     assert corpus_settings(folder) == CorpusConfig(folder=folder)
 
 
+def test_the_corpus_of_a_study_file_leaves_out_texts_of_a_task(tmp_path, documents):
+    rows = [{"text": text} for _, text in documents]
+    (tmp_path / "text.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "task").mkdir()
+    for split, (_, text) in zip(("train", "validation", "test"), documents, strict=False):
+        lines = (json.dumps({"text": text, "label": label}) + "\n" for label in "ab")
+        (tmp_path / "task" / f"{split}.jsonl").write_text("".join(lines))
+    settings = "sources: [text.jsonl]\nvocab_size: 300\nheldout_fraction: 0.2\n"
+    folders = []
+    for name, more in (("plain", ""), ("without", "against: [sc:task]\n")):
+        (tmp_path / f"{name}.yaml").write_text(settings + more)
+        config = corpus_settings(tmp_path / f"{name}.yaml")
+        paths, said = run(tmp_path / "store", config)
+        folders.append(paths.train.parent)
+        assert ("text.jsonl: documents skipped: 2 in evaluation task" in said) == bool(more)
+    assert folders[0] != folders[1]
+    job = CorpusJob.of(config, folders[1], tmp_path / "store")
+    job.run(lambda _: None)  # it finds the corpus
+    (tmp_path / "task" / "test.jsonl").write_text('{"text": "new", "label": "a"}\n')
+    assert locate_corpus(config, tmp_path / "store") not in folders
+
+
 def test_files_of_other_text_have_another_corpus_and_copies_the_same(tmp_path):
     def write(folder, text):
         file = tmp_path / folder / "a.jsonl"

@@ -57,7 +57,7 @@ class InspectedCorpus(Shown):
 
     Attributes:
         summaries: Counts, lengths, samples and sources of each split.
-        notes: Warnings.
+        notes: Warnings, and what the build left out.
     """
 
     summaries: Mapping[str, CorpusSummary]
