@@ -107,7 +107,9 @@ def test_a_mean_of_runs_moves_as_the_mean_of_their_influences():
 
 
 def errors(examples, shared=0.0, num_examples=100):
-    return CrossedErrors(np.array([examples]), np.array([shared]), num_examples)
+    return CrossedErrors(
+        np.array([examples]), np.array([shared]), num_examples, num_examples, num_examples - 1
+    )
 
 
 def contrast_from(differences, errors):
@@ -175,7 +177,7 @@ def test_without_any_error_only_equal_scores_have_a_p_value():
 def test_the_error_is_never_below_that_of_examples_alone():
     # 0 over seeds, 4 over examples, 1 of both: 3 is below 4. The degrees of freedom are
     # 4 ** 2 / (4 ** 2 / 100 + 1 ** 2 / 100), by Satterthwaite.
-    errors = CrossedErrors(np.array([4.0]), np.array([1.0]), num_examples=101)
+    errors = CrossedErrors(np.array([4.0]), np.array([1.0]), 101, 101, 100)
     found = contrast_from([5.0, 5.0], errors)
     assert found.deciding.reach == pytest.approx(2.0 * stdtrit(16 / 0.17, 0.975))
     assert found.interval is None  # without a spread over seeds, there is no test

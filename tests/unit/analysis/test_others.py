@@ -294,7 +294,6 @@ def test_no_score_replaces_another_in_silence(tmp_path, files):
     assert any(Path(name).name in shown.stderr for name in files)
 
 
-@pytest.mark.xfail(strict=True, reason="examples of a passage count as independent: no clusters")
 def test_examples_of_a_cluster_are_not_independent(tmp_path):
     draw, num_sets = np.random.default_rng(0), 40
     for number in range(num_sets):
@@ -309,5 +308,42 @@ def test_examples_of_a_cluster_are_not_independent(tmp_path):
             (tmp_path / model / f"d{number}.jsonl").write_text("\n".join(lines) + "\n")
     rows = [row for row in compare(tmp_path).table() if row["dataset"].startswith("d")]
     assert len(rows) == num_sets
+    # Each p value is that of the t test over means of clusters, which are of equal size.
+    means = {
+        model: np.array([json.loads(line)["score"] for line in path.read_text().splitlines()])
+        .reshape(20, 10)
+        .mean(axis=1)
+        for model in "ab"
+        for path in [tmp_path / model / "d0.jsonl"]
+    }
+    [row] = [row for row in rows if row["dataset"] == "d0"]
+    assert row["p"] == pytest.approx(ttest_rel(*means.values()).pvalue)
     # Equal models: 5 % of 40 are two; seven or more happen once in two hundred times.
     assert sum(row["verdict"] in {"higher", "lower"} for row in rows) < 7
+
+
+def test_the_report_names_the_number_of_clusters(tmp_path, draws):
+    for model, scores in zip("ab", draws, strict=True):
+        (tmp_path / model).mkdir()
+        lines = [
+            json.dumps({"id": n, "cluster": n // 10, "score": s}) for n, s in enumerate(scores)
+        ]
+        (tmp_path / model / "d.jsonl").write_text("\n".join(lines) + "\n")
+    assert "200 test examples in 20 clusters" in str(compare(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("rows", "fact"),
+    [
+        ([{"cluster": "x"}, {}], "row 2: rows with and without a 'cluster'"),
+        ([{"cluster": "x"}, {"cluster": "y"}], "row 2: cluster 'y', but 'x' in another"),
+    ],
+)
+def test_wrong_clusters_are_refused(tmp_path, rows, fact):
+    for model, clusters in {"a": [{"cluster": "x"}] * 2, "b": rows, "c": [{}] * 2}.items():
+        (tmp_path / model).mkdir()
+        lines = [json.dumps({"id": n, "score": 1, **own}) for n, own in enumerate(clusters)]
+        (tmp_path / model / "d.jsonl").write_text("\n".join(lines) + "\n")
+    [problem] = analyze(tmp_path).problems
+    assert "d.jsonl" in problem
+    assert fact in problem

@@ -11,6 +11,7 @@ from made_scores import compare_arms
 
 from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import study_scores
+from biphasic.analysis.tables.sentences import examples_sentence
 from biphasic.errors import DataError
 
 NUM_TEST = 50
@@ -135,3 +136,15 @@ def test_a_model_whose_runs_all_diverged_has_no_score_of_examples(tmp_path):
     scores = study_scores(load_records(*study.write(tmp_path)))
     with pytest.raises(DataError, match="mlm on pydocs-sc: no run has a score"):
         scores.examples("mlm", "pydocs-sc")
+
+
+def test_the_clusters_of_results_count_as_independent(study):
+    folder, store = study
+    for path in sorted(store.glob("finetunes/*/scores.parquet")):
+        table = pq.read_table(path)
+        names = pa.array([f"c{number // 5}" for number in range(-7, NUM_TEST)])
+        pq.write_table(table.append_column("cluster", names), path)
+        seal_again(path.parent)
+    one = compare_arms(study_scores(load_records(folder, store)), "clm", "mlm", "pydocs-sc")
+    assert (one.num_examples, one.contrast.num_clusters) == (NUM_TEST, NUM_TEST // 5)
+    assert f"{NUM_TEST} test examples in 10 clusters" in examples_sentence(one)

@@ -188,3 +188,12 @@ def test_the_loss_of_questions_is_that_of_each_window_alone(
         expected.append(-chosen.mean().item())
     loss = encoded.loss(encoder, head, np.arange(6))
     assert loss.item() == pytest.approx(sum(expected) / 6, rel=1e-5)
+
+
+def test_questions_of_a_context_are_a_cluster(tokenizer):
+    first, other = "the cat sat on the mat", "the dog ran to Paris"
+    questions = [
+        Question(str(number), "who", context, (Answer(context[4:7], 4),))
+        for number, context in enumerate([first, other, first])
+    ]
+    assert perfect_scores(encode(tokenizer, *questions)).columns["cluster"] == ["0", "1", "0"]

@@ -7,7 +7,7 @@ an example give the metric without it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -43,6 +43,11 @@ class RunExamples:
         without = self.combine(self.terms.sum(axis=1, keepdims=True) - self.terms)
         return (len(without) - 1) * (without.mean() - without)
 
+    def grouped(self, groups: NDArray[np.int64]) -> RunExamples:
+        """Return examples that are sums of groups; `groups` has the number of each one's group."""
+        terms = np.stack([np.bincount(groups, weights=row) for row in self.terms])
+        return replace(self, terms=terms)
+
 
 @dataclass(frozen=True)
 class ExampleScores:
@@ -50,14 +55,18 @@ class ExampleScores:
 
     ids: tuple[str, ...]
     by_seed: Mapping[int, RunExamples]
+    # By example, what it shares with others, such as its document; empty if all are independent.
+    clusters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class CellInfluences:
     """By seed, `RunExamples.influences` in percent points; with a hash of the examples' names."""
 
+    # Of examples in clusters, they are those of clusters, and the hash covers both names.
     ids_sha256: str
     by_seed: Mapping[int, Array]
+    num_examples: int
 
 
 # Takes names of model and dataset; raises DataError with the reason if there are none.

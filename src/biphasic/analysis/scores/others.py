@@ -5,7 +5,8 @@
 - mteb: `MODEL/REVISION/TASK.json`, a score for each task. The benchmark is the dataset, and its
   tasks are the examples.
 - Tables, `MODEL/DATASET.jsonl` or `.csv`, with the columns `id` and `score`, `correct`, or a
-  single other one that is named after its metric.
+  single other one that is named after its metric. Examples with the same `cluster` are not
+  independent.
 
 Models are compared on the examples that all of them have. What cannot be used is reported.
 """
@@ -42,6 +43,7 @@ _TABLES = (".jsonl", ".csv")
 _SCORES = ("score", "correct")
 _WORDS = {"true": 1.0, "false": 0.0}
 Values = dict[str, float]  # scores of examples, by their names
+CLUSTER = "cluster"  # column of tables
 # By the data that the examples are of, which datasets of several filters share; dataset; metric.
 Found = Mapping[tuple[str, str, str], Values]
 Cells = dict[tuple[str, str, str, str], Values]  # by model, and as in `Found`
@@ -56,6 +58,7 @@ class _Notes:
     data: dict[str, dict[str, dict[Path, str]]]
     # Metrics that are better if lower: folder of a model, task and metric.
     lower: set[tuple[Path, str, str]]
+    clusters: dict[str, dict[str, str]]  # cluster of each example, by data and its name
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class OtherResults:
     datasets: Mapping[str, DatasetInfo]  # by name
     # By model and dataset; of a dataset, all models have the same examples.
     values: Mapping[tuple[str, str], Values]
+    clusters: Mapping[str, Mapping[str, str]]  # of examples that have one, by their data
     problems: tuple[Problem, ...]
 
     def scores(self, convention: Convention = "standard") -> Scores:
@@ -75,7 +79,9 @@ class OtherResults:
             if (model, dataset) not in self.values:
                 raise DataError(f"{model} has no results on {dataset}")
             values = self.values[model, dataset]
-            return ExampleScores(tuple(values), {0: mean_examples([*values.values()])})
+            of_data = self.clusters.get(self.datasets[dataset].data, {})
+            clusters = tuple(of_data[key] for key in values) if of_data else ()
+            return ExampleScores(tuple(values), {0: mean_examples([*values.values()])}, clusters)
 
         means = {cell: PERCENT * fmean(values.values()) for cell, values in self.values.items()}
         cells = {cell: Score(Estimate(mean, None, 1), {0: mean}) for cell, mean in means.items()}
@@ -96,7 +102,8 @@ class OtherResults:
 def read_others(folder: Path, choice: DatasetChoice) -> OtherResults | None:
     """Read the results of other tools below a folder; None if there are none."""
     problems: list[Problem] = []
-    cells = _read_all(folder, problems)
+    clusters: dict[str, dict[str, str]] = defaultdict(dict)
+    cells = _read_all(folder, problems, clusters)
     if not cells:
         if problems:
             raise DataError(f"{folder}: {problems[0].text}")
@@ -115,7 +122,7 @@ def read_others(folder: Path, choice: DatasetChoice) -> OtherResults | None:
                 values[model, name] = {key: of_model[key] for key in common}
     if not datasets:
         raise DataError(f"{folder}: {problems[-1].text}")
-    return OtherResults(folder, datasets, values, tuple(problems))
+    return OtherResults(folder, datasets, values, clusters, tuple(problems))
 
 
 def _named(cells: Cells) -> dict[str, tuple[str, str, dict[str, Values]]]:
@@ -142,10 +149,10 @@ def _common(dataset: str, by_model: Mapping[str, Values], problems: list[Problem
     return sorted(shared)
 
 
-def _read_all(folder: Path, problems: list[Problem]) -> Cells:
+def _read_all(folder: Path, problems: list[Problem], clusters: dict[str, dict[str, str]]) -> Cells:
     """Read every file that has results."""
     cells: Cells = {}
-    notes = _Notes(problems, defaultdict(lambda: defaultdict(dict)), set())
+    notes = _Notes(problems, defaultdict(lambda: defaultdict(dict)), set(), clusters)
     names = _model_names(folder)
     for path in _files(folder):
         where = path.relative_to(folder).as_posix()
@@ -207,7 +214,7 @@ def _read(path: Path, notes: _Notes) -> Found:
         _summary(path, notes)
     elif path.suffix == ".json" and path.name != _META:
         return _task(path, notes)
-    return _table(path) if path.suffix in _TABLES else {}
+    return _table(path, notes) if path.suffix in _TABLES else {}
 
 
 def _summary(path: Path, notes: _Notes) -> None:
@@ -261,9 +268,10 @@ def _task(path: Path, notes: _Notes) -> Found:
     return {(_BENCHMARK, _BENCHMARK, "main_score"): {name: fmean(known)}}
 
 
-def _table(path: Path) -> Found:
+def _table(path: Path, notes: _Notes) -> Found:
     """Read a table with a score for each example."""
     values: Values = {}
+    clusters: dict[str, str] = {}
     metric = ""
     for number, row in enumerate(_rows(path), start=1):
         metric = metric or next((name for name in _SCORES if name in row), "") or _only_number(row)
@@ -276,17 +284,31 @@ def _table(path: Path) -> Found:
         if key in values:
             raise DataError(f"{path.name}, row {number}: id '{key}' occurs twice; skipped")
         values[key] = score
+        if (cluster := row.get(CLUSTER)) not in {None, ""}:
+            clusters[key] = str(cluster)
+        if len(clusters) not in {0, len(values)}:
+            raise DataError(
+                f"{path.name}, row {number}: rows with and without a '{CLUSTER}'; skipped"
+            )
+        known = notes.clusters[path.stem] if key in clusters else {}
+        if (other := known.get(key, clusters.get(key))) != clusters.get(key):
+            raise DataError(
+                f"{path.name}, row {number}: {CLUSTER} '{cluster}', but '{other}' in another "
+                "model's file; skipped"
+            )
     # Parts of a correlation can be larger than it.
     if values and _share(mean := fmean(values.values())) is None:
         raise DataError(
             f"{path.name}: the mean of {metric} is {mean:g}, not within -1 and 1; skipped"
         )
+    if clusters:
+        notes.clusters[path.stem].update(clusters)
     return {(path.stem, path.stem, metric): values} if values else {}
 
 
 def _only_number(row: Mapping[str, Any]) -> str:
     """Return the name of the only number besides the id, such as `ndcg_at_10`; empty if none."""
-    [name, *more] = [key for key in row if key != "id"] or [""]
+    [name, *more] = [key for key in row if key not in {"id", CLUSTER}] or [""]
     return "" if more or _number(row.get(name)) is None else name
 
 

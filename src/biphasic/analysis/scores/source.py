@@ -56,6 +56,7 @@ from biphasic.store import result_folder
 PAPER_SOURCE = "arXiv:2507.00994, Appendix C"
 PAPER_SEEDS = 5
 _EXAMPLES = "scores.parquet"
+_CLUSTER = "cluster"  # its column of what examples share; kinds and old results may lack it
 _PAPER_PARAMETERS = {"210M": 210_000_000, "610M": 610_000_000, "1B": 1_000_000_000}
 
 
@@ -288,22 +289,25 @@ def _example_reader(records: StudyRecords, store: Path) -> ExampleReader:
         if not results:
             raise DataError(f"{model} on {dataset}: no run has a score")
         ids: tuple[str, ...] | None = None
+        clusters: tuple[str, ...] = ()
         by_seed: dict[int, RunExamples] = {}
         for result in results:
             where = describe_run(model, result)
             path = result_folder(store, result.id) / _EXAMPLES
-            run_ids, by_seed[result.seed] = _read_run(path, metrics[dataset], result, where)
+            run_ids, clusters, by_seed[result.seed] = _read_run(
+                path, metrics[dataset], result, where
+            )
             if ids is not None and run_ids != ids:
                 raise DataError(f"{where}: other test examples than its first seed")
             ids = run_ids
-        return ExampleScores(ids or (), by_seed)
+        return ExampleScores(ids or (), by_seed, clusters)
 
     return read
 
 
 def _read_run(
     path: Path, metric: str, result: ResultRecord, where: str
-) -> tuple[tuple[str, ...], RunExamples]:
+) -> tuple[tuple[str, ...], tuple[str, ...], RunExamples]:
     try:
         folder = SealedFolder(path.parent, identity=result.id, remedy="skipped")
         folder.check(path.name)
@@ -317,7 +321,8 @@ def _read_run(
         with pq.ParquetFile(path) as file:
             names = set(file.schema_arrow.names)
             needed = [name for name in needed_columns(metric) if name in names]
-            table = file.read(columns=["split", "id", *needed])
+            optional = [name for name in (_CLUSTER,) if name in names]
+            table = file.read(columns=["split", "id", *optional, *needed])
     except (pa.ArrowException, OSError, KeyError) as error:
         if is_system_fault(error):
             raise
@@ -327,4 +332,4 @@ def _read_run(
     picked = {name: [column[row] for row in rows] for name, column in columns.items()}
     run = metric_examples(metric, {name: picked[name] for name in needed})
     check_value(run, (result.test or {})[metric], where=where)
-    return tuple(picked["id"]), run
+    return tuple(picked["id"]), tuple(picked.get(_CLUSTER, ())), run

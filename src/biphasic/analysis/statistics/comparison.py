@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from biphasic.amounts import count
 from biphasic.analysis.estimate import LEVEL, Estimate
 from biphasic.analysis.statistics.contrast import Contrast
 from biphasic.analysis.statistics.paired import (
@@ -56,6 +57,14 @@ class ModelComparison:
     def num_examples(self) -> int:
         """Test examples that the interval and the test cover; 0 if they are unknown."""
         return 0 if self.contrast is None else self.contrast.num_examples
+
+    @property
+    def examples_text(self) -> str:
+        """Number of test examples, and of their clusters where there are fewer."""
+        if self.contrast is None:
+            return ""
+        num, text = self.contrast.num_clusters, count(self.num_examples, "test example")
+        return f"{text} in {count(num, 'cluster')}" if num < self.num_examples else text
 
     @property
     def uses_blocks(self) -> bool:

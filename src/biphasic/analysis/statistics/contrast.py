@@ -66,6 +66,7 @@ class Contrast:
     tests: tuple[SumTest, ...]
     example_error: float  # standard error over test examples; 0 if they are unknown
     num_examples: int
+    num_clusters: int  # those drawn independently: clusters of examples, or the examples
     p_value: float | None  # the largest of `tests`; None without a test
     p_over_seeds: float | None
     # Over seeds, by the spread of the sum itself. A difference is never clear if this is above
@@ -192,6 +193,7 @@ def contrast_of(
         tests=tests,
         example_error=math.sqrt(errors.examples[0]),
         num_examples=errors.num_examples,
+        num_clusters=errors.num_clusters,
         p_value=max(test.p_value for test in tests) if has_test else None,
         p_over_seeds=max(test.p_over_seeds for test in tests) if spread else None,
         p_alone=alone.p_over_seeds if spread else None,

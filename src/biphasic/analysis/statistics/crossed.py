@@ -15,7 +15,7 @@ Owen 2007, "The pigeonhole bootstrap", for crossed factors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
@@ -31,25 +31,30 @@ class CrossedErrors:
     examples: Array  # NaN where examples are unknown
     shared: Array  # the part that is the interaction of seeds and examples
     num_examples: int  # of all datasets together for an average
+    num_clusters: int  # those drawn independently: clusters of examples, or the examples
+    freedom: Array | float  # degrees of freedom of `examples`
 
 
 # Of pairs whose test examples are unknown: seeds alone decide.
-NO_EXAMPLES = CrossedErrors(np.zeros(1), np.zeros(1), 0)
+NO_EXAMPLES = CrossedErrors(np.zeros(1), np.zeros(1), 0, 0, 1)
 
 
 def squared_errors(first: Array, second: Array) -> CrossedErrors:
     """Return the errors of each pair of first and second models, [num_first, num_second]."""
-    # `first` and `second` are what each test example adds to each model's score with each seed,
-    # zero on average: [num_models, num_seeds, num_examples].
+    # `first` and `second` are what each test example, or each cluster of them, adds to each model's
+    # score with each seed, zero on average: [num_models, num_seeds, num_examples].
     _, num_seeds, num_examples = first.shape
     of_means = _squared_distances(first.mean(axis=1), second.mean(axis=1))
     examples = of_means / (num_examples * (num_examples - 1))
+    known = CrossedErrors(
+        examples, np.zeros_like(examples), num_examples, num_examples, num_examples - 1
+    )
     if num_seeds == 1:
-        return CrossedErrors(examples, np.zeros_like(examples), num_examples)
+        return known
     of_all = _squared_distances(*(part.reshape(len(part), -1) for part in (first, second)))
     freedom = (num_seeds - 1) * (num_examples - 1)
     rest = np.maximum(of_all - num_seeds * of_means, 0.0)
-    return CrossedErrors(examples, rest / (freedom * num_seeds * num_examples), num_examples)
+    return replace(known, shared=rest / (freedom * num_seeds * num_examples))
 
 
 def _squared_distances(first: Array, second: Array) -> Array:
@@ -69,7 +74,7 @@ def joint_errors(seeds: Array, of_seeds: Array, errors: CrossedErrors) -> tuple[
     """Return squared standard errors over seeds and examples, with Satterthwaite's freedom."""
     examples, shared = errors.examples, errors.shared
     variance = np.maximum(seeds + examples - shared, np.maximum(seeds, examples))
-    of_examples = max(errors.num_examples - 1, 1)
+    of_examples = np.maximum(errors.freedom, 1)
     doubt = seeds**2 / of_seeds + examples**2 / of_examples
     doubt = doubt + shared**2 / (of_seeds * of_examples)
     freedom = np.divide(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.analysis.scores.examples import CellInfluences
+from biphasic.analysis.scores.examples import CellInfluences, ExampleScores
 from biphasic.analysis.scores.table import PERCENT, DatasetInfo, Scores
 from biphasic.analysis.statistics.crossed import CrossedErrors, squared_errors
 from biphasic.analysis.statistics.pairs import later
@@ -31,25 +32,34 @@ def contrast_errors(
             by_dataset[member][model] += share * weight
     # Datasets may share their examples, such as a task read with several `train_examples`.
     tables: dict[tuple[str, str], Array] = {}
+    nums: dict[tuple[str, str], int] = {}
     for name, by_model in by_dataset.items():
-        ids, table = _summed(scores, name, by_model, seeds)
+        ids, num, table = _summed(scores, name, by_model, seeds)
         key = scores.dataset(name).data or name, ids
+        nums[key] = num
         tables[key] = tables.get(key, 0.0) + table
-    return _of_sum([squared_errors(table, np.zeros_like(table)) for table in tables.values()])
+    parts = [squared_errors(table, np.zeros_like(table)) for table in tables.values()]
+    return _of_sum(
+        [replace(part, num_examples=nums[key]) for key, part in zip(tables, parts, strict=True)]
+    )
 
 
 def _summed(
     scores: Scores, dataset: str, weights: Mapping[str, float], seeds: Collection[int]
-) -> tuple[str, Array]:
-    """Return a hash of examples' names, and a weighted sum of models' influences on them."""
+) -> tuple[str, int, Array]:
+    """Return a hash of examples' names, their number, and a weighted sum of their influences."""
     # The sum is [1, num_seeds, num_examples].
     cells = {model: influences(scores, model, dataset) for model in weights}
     if len({cell.ids_sha256 for cell in cells.values()}) > 1:
-        raise DataError(f"{dataset}: the models were scored on different examples")
+        raise DataError(
+            f"{dataset}: the models were scored on different examples, or only some of their "
+            "results name the clusters"
+        )
     if lost := {seed for seed in seeds for cell in cells.values() if seed not in cell.by_seed}:
         raise DataError(f"{dataset}: no examples of seed {min(lost)}")
     parts = [weight * _table([cells[model]], seeds) for model, weight in weights.items()]
-    return next(iter(cells.values())).ids_sha256, np.sum(parts, axis=0)
+    one = next(iter(cells.values()))
+    return one.ids_sha256, one.num_examples, np.sum(parts, axis=0)
 
 
 class FamilyErrors:
@@ -70,16 +80,21 @@ class FamilyErrors:
         """Return the errors of the pairs of some models with all later ones."""
         # They are NaN where examples of a pair are unknown.
         parts = ((group.of(rows), square) for group, square in self._groups)
-        return _of_sum(
-            [CrossedErrors(s * e.examples, s * e.shared, e.num_examples) for e, s in parts]
-        )
+        return _of_sum([replace(e, examples=s * e.examples, shared=s * e.shared) for e, s in parts])
 
 
 def _of_sum(parts: Sequence[CrossedErrors]) -> CrossedErrors:
     """Return the errors of a sum over sets of examples that are drawn independently."""
     examples = np.sum([part.examples for part in parts], axis=0).ravel()
     shared = np.sum([part.shared for part in parts], axis=0).ravel()
-    return CrossedErrors(examples, shared, sum(part.num_examples for part in parts))
+    num_examples, num_clusters = (
+        sum(getattr(part, name) for part in parts) for name in ("num_examples", "num_clusters")
+    )
+    freedom = np.full(len(examples), num_clusters - 1.0)
+    if num_clusters < num_examples:  # clusters may be few: Satterthwaite's freedom
+        doubt = np.sum([(part.examples**2 / part.freedom).ravel() for part in parts], axis=0)
+        freedom = np.divide(examples**2, doubt, out=freedom, where=doubt > 0)
+    return CrossedErrors(examples, shared, num_examples, num_clusters, freedom)
 
 
 class _Kind(NamedTuple):
@@ -106,7 +121,7 @@ class _GroupErrors:
                 continue
             seeds = frozenset(scores.get(model, dataset.name).by_seed or {})
             kinds[_Kind(cell.ids_sha256, seeds, frozenset(cell.by_seed))].append(index)
-        self._num_models, self._num_examples = len(models), 0
+        self._num_models, self._num_examples, self._num_clusters = len(models), 0, 0
         self._blocks: list[tuple[NDArray[np.int64], Array, NDArray[np.int64], Array]] = []
         for one, other in product(kinds, repeat=2):
             common = one.seeds & other.seeds
@@ -117,7 +132,8 @@ class _GroupErrors:
                 _table([cells[place] for place in kinds[kind]], common) for kind in (one, other)
             )
             self._blocks.append((np.array(kinds[one]), first, np.array(kinds[other]), second))
-            self._num_examples = first.shape[2]
+            self._num_examples = cells[kinds[one][0]].num_examples
+            self._num_clusters = first.shape[2]
 
     def of(self, rows: range) -> CrossedErrors:
         """Return the errors of the pairs of some models with all later ones."""
@@ -129,7 +145,8 @@ class _GroupErrors:
                 places = np.ix_(firsts[here] - rows.start, seconds)
                 parts[0][places], parts[1][places] = found.examples, found.shared
         examples, shared = parts[:, later(rows, self._num_models)]
-        return CrossedErrors(examples, shared, self._num_examples)
+        num = self._num_clusters
+        return CrossedErrors(examples, shared, self._num_examples, num, max(num - 1, 1))
 
 
 def _added(cells: Sequence[CellInfluences]) -> CellInfluences:
@@ -140,7 +157,7 @@ def _added(cells: Sequence[CellInfluences]) -> CellInfluences:
         raise DataError("a model was scored on different examples")
     seeds = set.intersection(*(set(cell.by_seed) for cell in cells))
     by_seed = {seed: np.sum([cell.by_seed[seed] for cell in cells], axis=0) for seed in seeds}
-    return CellInfluences(cells[0].ids_sha256, by_seed)
+    return replace(cells[0], by_seed=by_seed)
 
 
 def _table(cells: Sequence[CellInfluences], seeds: Collection[int]) -> NDArray[np.float64]:
@@ -158,13 +175,28 @@ def influences(scores: Scores, model: str, dataset: str) -> CellInfluences:
             raise DataError("there are no scores of single examples")
         try:
             examples = scores.examples(model, dataset)
-            if len(examples.ids) < 2:
-                raise DataError(f"{dataset}: a spread needs two examples or more")
-            by_seed = {seed: PERCENT * run.influences for seed, run in examples.by_seed.items()}
-            scores.influences[key] = CellInfluences(digest([*examples.ids]), by_seed)
+            scores.influences[key] = _influences(examples, dataset)
         except DataError as error:
             scores.influences[key] = error
     known = scores.influences[key]
     if isinstance(known, DataError):
         raise DataError(str(known))
     return known
+
+
+def _influences(examples: ExampleScores, dataset: str) -> CellInfluences:
+    # The jackknife leaves out whole clusters. Its errors hold with clusters of unequal sizes too
+    # (Cameron and Miller 2015, "A practitioner's guide to cluster-robust inference", VI.B).
+    num, names = len(examples.ids), [*examples.ids]
+    groups, num_drawn = None, num
+    if 0 < (num_clusters := len({*examples.clusters})) < num:
+        groups = np.unique(examples.clusters, return_inverse=True)[1]
+        names, num_drawn = [*names, *examples.clusters], num_clusters
+    if num_drawn < 2:
+        what = "examples" if groups is None else "clusters of examples"
+        raise DataError(f"{dataset}: a spread needs two {what} or more")
+    by_seed = {
+        seed: PERCENT * (run if groups is None else run.grouped(groups)).influences
+        for seed, run in examples.by_seed.items()
+    }
+    return CellInfluences(digest(names), by_seed, num)

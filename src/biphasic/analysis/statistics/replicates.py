@@ -136,6 +136,7 @@ def _reader(scores: Scores, runs: _Runs) -> ExampleReader | None:
 
     def read(recipe: str, dataset: str) -> ExampleScores:
         ids: tuple[str, ...] | None = None
+        clusters: tuple[str, ...] = ()
         by_run = {}
         for number, run in runs.of(recipe, dataset).items():
             if not run.score.by_seed:
@@ -143,9 +144,9 @@ def _reader(scores: Scores, runs: _Runs) -> ExampleReader | None:
             examples = read_one(run.model, dataset)
             if ids is not None and examples.ids != ids:
                 raise DataError(f"{dataset}: the runs of {recipe} have different test examples")
-            ids = examples.ids
+            ids, clusters = examples.ids, examples.clusters
             by_run[number] = mean_of_runs([examples.by_seed[seed] for seed in run.score.by_seed])
-        return ExampleScores(ids or (), by_run)
+        return ExampleScores(ids or (), by_run, clusters)
 
     return read
 

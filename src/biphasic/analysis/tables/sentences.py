@@ -55,7 +55,7 @@ def _sample(comparison: ModelComparison, how: str = "") -> str:
     has_pairs = comparison.unit != "example" and comparison.num_pairs > 1
     parts = [count(comparison.num_pairs, f"{how}{comparison.unit}")] if has_pairs else []
     if comparison.num_examples:
-        parts.append(count(comparison.num_examples, "test example"))
+        parts.append(comparison.examples_text)
     return listing(parts)
 
 
@@ -94,7 +94,7 @@ def examples_sentence(comparison: ModelComparison) -> str:
     one = comparison.contrast
     if not one.num_examples:
         return f"Unknown over test examples: {one.missing}."
-    examples = f"{number(one.example_error)} over {count(one.num_examples, 'test example')}"
+    examples = f"{number(one.example_error)} over {comparison.examples_text}"
     if not (over_seeds := one.deciding.seed_error):
         return f"Standard error in points: {examples}."
     runs = f"{number(over_seeds)} over {count(comparison.num_pairs, comparison.unit)}"

@@ -103,11 +103,14 @@ def _score_answers(questions: Sequence[Question], predictions: Sequence[str]) ->
         ]
     )
     is_answerable = np.array([bool(question.answers) for question in questions])
+    # Questions about a context are not independent: it has the id of its first question.
+    contexts = {question.context: question.id for question in reversed(questions)}
     columns = {
         "f1": scores[:, 1],
         "exact_match": scores[:, 0],
         "is_answerable": is_answerable,
         "predicted": predictions,
+        "cluster": [contexts[question.context] for question in questions],
     }
     ids = tuple(question.id for question in questions)
     metrics = question_metrics(scores, is_answerable)
