@@ -32,7 +32,13 @@ COLUMNS = {
         "num_right": INT,
         "num_lost_words": INT,
     },
-    "qa": {"f1": FLOAT, "exact_match": FLOAT, "is_answerable": BOOL, "predicted": TEXT},
+    "qa": {
+        "f1": FLOAT,
+        "exact_match": FLOAT,
+        "is_answerable": BOOL,
+        "predicted": TEXT,
+        "cluster": TEXT,
+    },
     "ir": {"ndcg_at_10": FLOAT, "mrr_at_10": FLOAT, "recall_at_100": FLOAT},
 }
 
