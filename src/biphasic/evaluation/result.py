@@ -95,7 +95,7 @@ class Evaluation(Shown):
             yield f"  always answering '{visible(label)}': accuracy {points(share)}"
             lowest = self.estimate.mean - (self.estimate.half_width or 0)
             if self.metric == "accuracy" and lowest <= 100 * share:
-                yield "  at chance: the score is not clearly above; the model may have learned nothing"
+                yield "  at chance: it is not clearly above; the model may have learned nothing"
         for pair, number in self.task.overlaps.items():
             earlier, later = pair.split("/")
             yield f"  also in {earlier}: {count(number, 'example')} of {later}"
