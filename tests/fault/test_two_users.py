@@ -18,7 +18,7 @@ from biphasic.data.building.build import build_corpus
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import PERMIT, BiphasicError, os_error_text
 from biphasic.files import read_json
-from biphasic.locks import lock
+from biphasic.locks import lock, refuse_while_cleaning
 from other_user import as_other_user, needs_root
 from warm import is_ready
 
@@ -101,6 +101,25 @@ def test_one_user_goes_on_from_what_another_has_trained(shared, train):
     states = [read_json(path) for path in shared.glob("runs/store/states/*/state.json")]
     assert {state["steps"] if "steps" in state else state["step"] for state in states} == {2, 4}
     assert not closed(shared)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="a lock that may not be read is said to be held by an unknown process",
+)
+def test_missing_permission_to_look_for_a_cleaning_is_reported(shared):
+    (shared / "store").mkdir()
+    (shared / "store/.cleaning").write_text("{}")
+    (shared / "store/.cleaning").chmod(0o600)
+
+    def work() -> None:
+        with pytest.raises(BiphasicError) as refused:
+            refuse_while_cleaning(shared / "store")
+        assert "unknown process" not in str(refused.value)
+        assert PERMIT in str(refused.value)
+
+    act_as(ONE, work)
 
 
 def test_a_lock_of_a_killed_process_passes_to_another_user(shared):

@@ -3,6 +3,7 @@
 import pytest
 
 from biphasic.export import write
+from tiny_use import write_head, write_model
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,34 @@ def test_an_export_has_a_precision(run, monkeypatch, given, dtype):
 )
 def test_what_is_missing_or_too_small_is_bad_usage(run, command):
     assert run(*command.split())[0] == 2
+
+
+UNCLEAR = {
+    "encode names --column": ("encode", "encoder", "body.csv", "--out", "o.npy", "--column"),
+    "a semicolon": ("encode", "encoder", "semicolons.csv", "--out", "o.npy", "semicolons separate"),
+    "a semicolon, predicting": (
+        "predict", "finetuned", "semicolons.csv", "--out", "o.jsonl", "semicolons separate",
+    ),
+    "an empty study": ("study", "plan", "empty.yaml", "empty.yaml: is empty"),
+    "an empty recipe": ("pretrain", "empty.yaml", "--corpus", "x", "empty.yaml: is empty"),
+}  # fmt: skip
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="encode does not name --column, no reader says that columns are separated by "
+    "semicolons, and an empty YAML file is said to lack a mapping",
+)
+@pytest.mark.parametrize("case", UNCLEAR)
+def test_messages_say_what_to_do(run, tmp_path, case):
+    for name in ("encoder", "finetuned"):
+        write_model(tmp_path / name, "eurobert")
+    write_head(tmp_path / "finetuned", "sc")
+    (tmp_path / "body.csv").write_text("id,body\n1,the cat\n")
+    (tmp_path / "semicolons.csv").write_text("id;text\n1;the cat\n")
+    (tmp_path / "empty.yaml").touch()
+    *command, wanted = UNCLEAR[case]
+    code, _, error = run(*command)
+    assert code == 2
+    assert wanted in error

@@ -257,3 +257,21 @@ def test_a_damaged_event_of_a_rank_does_not_end_the_others(capsys):
     ranks._read(SimpleNamespace(stdout=lines), events)
     assert [events.get(), events.get()] == [{"event": "finished"}, None]
     assert capsys.readouterr().err == damaged.decode() + ' of memory"}\n'
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="logs of jobs have mode 0644 whatever the umask, so others of a group cannot write them",
+)
+@pytest.mark.usefixtures("warm")
+def test_the_mode_of_a_log_is_that_of_the_umask(tmp_path):
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none/manifest.json").symlink_to("/proc/self/mem")  # reading it fails
+    before = os.umask(0o002)
+    try:
+        with executor_on(tmp_path) as executor:
+            log = failure(executor, save_trivial(tmp_path, "a", runs=RUNS)).log
+    finally:
+        os.umask(before)
+    assert oct(log.stat().st_mode & 0o777) == "0o664"

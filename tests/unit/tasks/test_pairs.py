@@ -296,6 +296,19 @@ def test_a_training_split_keeps_its_own_documents_but_no_judged_query(make, task
         make("none", tasks=(f"ir:{task}",), against=(f"zs:{task}", f"zs:{other}"))
 
 
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="the work of a build that is refused stays beside it"
+)
+def test_a_refused_build_leaves_nothing(tmp_path, make, task):
+    before = set(tmp_path.rglob("*"))
+    other = shutil.copytree(task, task.with_name("other"))
+    with (other / "corpus.jsonl").open("a") as documents:
+        documents.write(json.dumps({"_id": "d3", "title": "", "text": "birds sing"}) + "\n")
+    with pytest.raises(DataError, match="no pairs"):
+        make("none", tasks=(f"ir:{task}",), against=(f"zs:{other}",))
+    assert not [path for path in {*tmp_path.rglob("*")} - before if "building" in path.name]
+
+
 def test_an_interrupted_build_resumes_with_the_next_source(tmp_path, make, monkeypatch):
     tables = tuple(
         write_rows(tmp_path / f"{number}.jsonl", [row]) for number, row in enumerate(ROWS)
