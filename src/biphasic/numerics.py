@@ -53,6 +53,7 @@ PARTS: Mapping[Part, tuple[str, ...]] = {
         "objectives/lr.py",
         "objectives/words.py",
         "seeds.py",
+        "tasks/baselines.py",
         "tasks/encoding.py",
         "tasks/finetune.py",
         "tasks/kinds",
