@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from biphasic.tasks.baselines import Setting
+from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
+from biphasic.tasks.baselines import DRAWS, Setting
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.records import (
+    Answer,
     AnsweredText,
     ExampleTask,
     MinimalPair,
+    Question,
     RetrievalTask,
     TaggedSentence,
     TaskInfo,
@@ -28,9 +32,9 @@ def _info(kind: str) -> TaskInfo:
     return TaskInfo("tiny", kind, "tiny", facts.metric_keys[0], "")
 
 
-def _score(task: ExampleTask | RetrievalTask, name: str) -> float:
+def _score(task: ExampleTask | RetrievalTask, name: str, setting: Setting | None = None) -> float:
     kind = KINDS[task.info.kind]
-    predicted = kind.baselines[name](task, Setting())
+    predicted = kind.baselines[name](task, setting or Setting())
     return 100 * kind.score_predictions(task, "test", predicted["test"]).metrics[task.info.metric]
 
 
@@ -92,6 +96,26 @@ def test_bm25_finds_the_document_with_the_word_of_the_query() -> None:
         "Document: {title}. {text}",
     )  # fmt: skip
     assert _score(task, "reference:bm25") == 100
+
+
+def _questions() -> ExampleTask:
+    context = "Rome is old. The river of Oslo is long."
+    place = context.index("The")
+    answer = Answer("The river of Oslo is long.", place)
+    questions = (
+        Question("0", "How long is the river of Oslo?", context, (answer,)),
+        Question("1", "Who is the king?", context, ()),
+    )
+    return ExampleTask(_info("qa"), {"test": questions})
+
+
+def test_no_answer_is_right_for_the_questions_without_one() -> None:
+    assert _score(_questions(), "floor:no-answer") == 50
+
+
+def test_the_sentence_that_shares_most_words_is_the_answer() -> None:
+    # The first is the answer itself; the second has none.
+    assert _score(_questions(), "reference:shared-words") == 50
 
 
 def _rows(path: str) -> list[dict]:
@@ -161,3 +185,24 @@ def test_scores_are_those_of_plain_scripts(
 ) -> None:
     found = _score(_real(kind, name), baseline)
     assert np.abs(found - expected) <= tolerance, f"{found:.2f}"
+
+
+@pytest.fixture(scope="module")
+def words() -> TextTokenizer:
+    """Return a tokenizer of 8,192 entries, trained on real text."""
+    shard = DATA.parent / "pretrain" / "shard-00.jsonl.gz"
+    with gzip.open(shard, "rt", encoding="utf-8") as lines:
+        texts = [json.loads(next(lines))["text"] for _ in range(600)]
+    return train_tokenizer(texts, vocab_size=8192)
+
+
+@real
+@pytest.mark.parametrize(("width", "expected"), [(64, 15.6)])
+def test_random_vectors_score_as_those_of_a_plain_script(
+    width: int, expected: float, words: TextTokenizer
+) -> None:
+    # The plain script had another tokenizer and draws; draws alone differ by two points.
+    task = _real("zs", "scifact")
+    settings = [Setting(tokenizer=words, width=width, seed=draw) for draw in range(DRAWS)]
+    scores = [_score(task, "floor:random-vectors", setting) for setting in settings]
+    assert np.mean(scores) == pytest.approx(expected, abs=2), scores
