@@ -158,7 +158,7 @@ def family(table: Array, *, are_runs: bool) -> Family:
     )
     for name, rows, mean in zip(names, table, means, strict=True):
         by_seed = dict(enumerate(100 * (rows - mean[:, None])))
-        scores.influences[name, "d"] = CellInfluences("", by_seed)
+        scores.influences[name, "d"] = CellInfluences("", by_seed, rows.shape[-1])
     return family_of(scores, "d")
 
 

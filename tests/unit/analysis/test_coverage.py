@@ -97,8 +97,8 @@ def joint_coverage(seed_spread, example_spread, rest, *, num_studies=1_000, num_
         scores = made_scores({"a": table.mean(axis=1), "b": [0.0] * len(table)})
         centred = table - table.mean(axis=1, keepdims=True)
         for name, rows in (("a", centred), ("b", np.zeros_like(centred))):
-            scores.influences[name, "d"] = CellInfluences("", dict(enumerate(rows)))
-        low, high = contrast(scores, {("a", "d"): 1.0, ("b", "d"): -1.0}, blocks=None).interval
+            scores.influences[name, "d"] = CellInfluences("", dict(enumerate(rows)), rows.shape[-1])
+        low, high = contrast(scores, {("a", "d"): 1.0, ("b", "d"): -1.0}, blocks=()).interval
         covered.append(low <= 0 <= high)
     return float(np.mean(covered))
 
