@@ -95,9 +95,11 @@ set all its singular values to about 1 ([Jordan
 2024](https://kellerjordan.github.io/posts/muon/)); embeddings, head, norms, biases, and weights
 that are stacks of experts' matrices use AdamW. Its steps are scaled to the root mean square of
 AdamW's ([Liu et al. 2025](https://arxiv.org/abs/2502.16982)), so that one learning rate serves
-both. Each of the model's parameters is one matrix: queries, keys and values that share a parameter
-are updated together. A matrix in a layer has one moment instead of two. The time of the iterations
-does not depend on the number of rows. On a CPU they are computed in fp32, on CUDA in bf16, which is
+both. Where a family keeps several matrices in one parameter, each is updated on its own: queries,
+keys and values of ModernBERT, Phi-3, GPT-2, GPT-NeoX and Persimmon; the two inputs of the MLP of
+ModernBERT, its decoder, Phi-3, GLM and GLM-4. Other parameters are one matrix each. A matrix in a
+layer has one moment instead of two. The time of the iterations does not depend on the number of
+rows. On a CPU they are computed in fp32, on CUDA in bf16, which is
 untested.
 """
 _SIZING = """\

@@ -67,6 +67,7 @@ def fake_state(
             "seconds": seconds,
         }
         write_json(partial / "state.json", state)
+        write_json(partial / "config.json", {})
 
 
 def fake_result(store, identity, *, state, seconds=2.0):

@@ -28,6 +28,7 @@ PARTS: Mapping[Part, tuple[str, ...]] = {
         "data/packing.py",
         "data/pairs",
         "data/rows.py",
+        "data/text/near_duplicates.py",
         "model/compute",
         "model/context.py",
         "model/head.py",

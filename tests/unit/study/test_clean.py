@@ -123,8 +123,6 @@ def test_states_that_a_study_names_as_models_stay(root, store):
     config = Study.saved(root / "one").config
     for name in ("encoder", "start", "other"):
         fake_state(store, name)
-        folder = store / "states" / name
-        write_json(folder / "config.json", {})
     link_states(store, "gone", {"mlm": "encoder"}, say=print)
     raw = config.model_dump(exclude_unset=True) | {"name": "two"}
     raw["arms"] = [
