@@ -80,7 +80,7 @@ def score_grid(
     missing = plan.missing(group, say=say)
     say(announcement(task, num_runs=len(runs), num_missing=len(missing)))
     if missing:
-        if task.training.is_trained:
+        if task.training.is_trained and not task.training.protocol.is_probe:
             with compute_threads(num_threads):
                 say(expected_time(plan, len(missing), num_workers=num_workers))
         job = plan.job(group).model_copy(update={"keep": scratch})
@@ -94,6 +94,8 @@ def announcement(task: PlannedTask, *, num_runs: int, num_missing: int) -> str:
     if not training.is_trained:
         return f"{task.info.name}: zero-shot; the encoder is scored without training"
     protocol = training.protocol
+    if protocol.is_probe:
+        return f"{task.info.name}: a linear model is fitted on the states of the frozen encoder"
     num_read = protocol.num_read(training.epoch or 0)
     noun = KINDS[training.info.kind].trained_unit
     steps = protocol.num_steps(num_read)

@@ -112,6 +112,8 @@ def plan_evaluation(
         say=say,
     )
     planned = _plan_tasks(tasks, resolver, own_tokenizer(encoder.folder, limits), limits)
+    if "learning_rates" in given and any(task.training.protocol.is_probe for task in planned):
+        raise ConfigError("train: head has no learning rate; remove --learning-rate or train=head")
     name = Path(model).name or encoder.folder.name
     # The folder of a state is named by its identity, which is long.
     name = name[:12] if name == encoder.identity else name

@@ -129,6 +129,8 @@ class Evaluation(Shown):
         """Describe the chosen rates and their place among those tried; empty if nothing trains."""
         if not KINDS[self.task.kind].facts.is_trained:
             return ""
+        if self.selected[0].protocol.get("train") == "head":
+            return "linear model on the states of the frozen encoder (train=head)"
         chosen = Counter(result.learning_rate for result in self.selected)
         tried = sorted({result.learning_rate for result in self.results})
         seeds = count(len(self.selected), "seed")

@@ -177,7 +177,10 @@ class Finetuner:
         ids = run.ids or ("",) * len(run.scored)
         for task, result_id in zip(run.scored, ids, strict=True):
             started = time.perf_counter()
-            scores = _score(encoder, head, task) if is_finite else {}
+            if run.protocol.is_probe and run.task.num_train:
+                scores = _probe(encoder, head, run)
+            else:
+                scores = _score(encoder, head, task) if is_finite else {}
             yield (
                 ResultRecord(
                     format=RESULT_FORMAT,
@@ -200,7 +203,9 @@ class Finetuner:
                     seconds=training_seconds + time.perf_counter() - started,
                     device=str(compute_device()),
                     code=running_code("finetuning"),
-                    about=facts_to_record(task.info.kind, KINDS[task.info.kind].facts),
+                    about=facts_to_record(
+                        task.info.kind, run.protocol.facts(KINDS[task.info.kind].facts)
+                    ),
                 ),
                 scores,
             )
@@ -209,7 +214,7 @@ class Finetuner:
         self, encoder: Encoder, head: nn.Module, run: FinetuneRun, progress: Report | None
     ) -> tuple[int, bool]:
         """Run the optimizer steps; return their number, and whether everything stayed finite."""
-        if not run.task.num_train:  # zero-shot
+        if not run.task.num_train or run.protocol.is_probe:
             return 0, True
         embedding = self._model.get_input_embeddings()
         # Without fp32 weights, per-step decay would be lost in rounding.
@@ -314,6 +319,22 @@ def _take_steps(
         if progress is not None:
             progress(run, step + 1, num_steps, loss.item())
     return num_steps, True
+
+
+def _probe(encoder: Encoder, head: nn.Module, run: FinetuneRun) -> dict[str, SplitScores]:
+    """Fit the head on the states of the frozen encoder; empty if a state is not finite."""
+    from biphasic.tasks.probe import fit_probe  # noqa: PLC0415 - loads scikit-learn's models
+
+    # The same examples that a fine-tuning with this seed reads.
+    chosen = read_items(
+        run.task.examples, num_examples=run.protocol.train_examples, finetune_seed=run.seed
+    )
+    encoder.model.eval()
+    try:
+        with torch.no_grad():
+            return fit_probe(run.task, encoder, head, chosen)
+    except TrainingError:
+        return {}
 
 
 def _score(encoder: Encoder, head: nn.Module, task: EncodedTask) -> dict[str, SplitScores]:

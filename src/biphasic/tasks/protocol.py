@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from biphasic.config import Config
 from biphasic.data.packing import Attention, Batching
+from biphasic.facts import KindFacts
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.recipe import FinetunePrecision
 
 # Fields added later; a fine-tuning's identity includes them only if they are not the default.
-_ADDED = ("attention", "batching", "head", "reading", "hidden_tokens", "train_examples", "pooling")
+_ADDED = (
+    "attention",
+    "batching",
+    "head",
+    "reading",
+    "hidden_tokens",
+    "train_examples",
+    "pooling",
+    "train",
+)
 _OPTIMIZER_NAMES = {
     "beta1": "adam_beta1",
     "beta2": "adam_beta2",
@@ -31,6 +42,9 @@ FINETUNING_VERSION = 3  # increase by hand whenever the same fine-tuning would g
 class FinetuneProtocol(Config):
     """Fine-tuning as in the reference study, arXiv:2507.00994, section 2 and appendix A."""
 
+    train: Literal["all", "head"] = "all"
+    """all: train encoder and head by gradient steps; head: a probe. The encoder is frozen, and a
+    linear model on its states (of sc, ml, sr, tc) is fitted, its strength chosen by validation."""
     max_steps: PositiveInt = 1000
     """Maximum optimizer steps of a run."""
     max_epochs: PositiveInt = 1
@@ -91,12 +105,26 @@ class FinetuneProtocol(Config):
             raise ValueError("attention: causal needs batching: packed")
         if self.is_causal and self.reading in {"mlm", "mntp"}:
             raise ValueError(f"reading: {self.reading} needs attention: bidirectional")
+        if self.is_probe and (self.head == "dense" or self.precision == "paper"):
+            raise ValueError("train: head needs head: linear and precision: fp32 or bf16")
         return self
 
     @property
     def is_causal(self) -> bool:
         """Whether tokens attend only to earlier ones."""
         return self.attention == "causal"
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether the encoder is frozen and a linear model is fitted on its states."""
+        return self.train == "head"
+
+    def facts(self, kind: KindFacts) -> KindFacts:
+        """Return the facts of a kind under this protocol: a probe on all examples has no seed."""
+        if not (self.is_probe and kind.is_trained):
+            return kind
+        is_drawn = self.train_examples is not None
+        return replace(kind, title=f"{kind.title}, linear probe", is_trained=is_drawn)
 
     @staticmethod
     def paper(max_positions: int) -> dict[str, Any]:
@@ -114,6 +142,8 @@ class FinetuneProtocol(Config):
 
     def num_steps(self, num_read: int) -> int:
         """Return the number of optimizer steps of a run that reads `num_read` training items."""
+        if self.is_probe:
+            return 0
         return min(self.max_steps, self.max_epochs * math.ceil(num_read / self.batch_size))
 
     def num_read(self, num_train: int) -> int:

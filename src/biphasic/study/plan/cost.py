@@ -106,7 +106,9 @@ def group_flops(plan: Plan, example_tokens: int = EXAMPLE_TOKENS) -> dict[str, i
 def run_flops(body: int, task: PlannedTask, example_tokens: int) -> int:
     """Count the FLOPs of one run, without attention: of its training, or of its test examples."""
     # Six per weight of the body and token are for training, two for scoring.
-    if task.is_trained:
+    if task.is_trained and task.protocol.is_probe:
+        passes = 2 * sum(task.num_examples.values())
+    elif task.is_trained:
         passes = 6 * task.num_steps * task.protocol.batch_size
     else:  # a search reads its corpus as well, whose size is not known here
         passes = 2 * task.num_examples.get("test", 0)

@@ -123,6 +123,9 @@ def plan_group(
 ) -> FinetuneGroup:
     """Plan the fine-tunings of one state for tasks that share a training."""
     training = evaluations[0].training
+    if training.protocol.is_probe:  # no rate; seeds only choose training examples
+        learning_rates = (0.0,)
+        seeds = seeds if training.protocol.train_examples else (ZERO_SHOT_SEED,)
     grid = [*product(learning_rates, seeds)]
     if not training.is_trained:
         # Nothing is trained: no rate to choose, nothing random.
@@ -147,6 +150,11 @@ def check_lengths(
                 f"positions; set max_seqlen={positions} or less"
             )
         elif kind is not None:
+            if protocol.is_probe and KINDS[kind].facts.is_trained and not KINDS[kind].is_probed:
+                known = ", ".join(each.name for each in KINDS.values() if each.is_probed)
+                problems.append(
+                    f"task '{name}': train: head is for tasks of kind {known}, not '{kind}'"
+                )
             try:
                 KINDS[kind].check_protocol(tokenizer, protocol=protocol)
             except ConfigError as error:

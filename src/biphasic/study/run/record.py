@@ -182,7 +182,9 @@ def _task_record(task: PlannedTask) -> TaskRecord:
         num_test=task.num_examples["test"],
         trained_on=None if task.trainer is None else task.trainer.info.name,
         overlaps=dict(task.info.overlaps),
-        about=facts_to_record(task.info.kind, KINDS[task.info.kind].facts),
+        about=facts_to_record(
+            task.info.kind, task.training.protocol.facts(KINDS[task.info.kind].facts)
+        ),
     )
 
 

@@ -86,6 +86,19 @@ class EncodedTask(ABC):
         """Return the mean loss over some training items, a scalar; for kinds that are trained."""
         raise NotImplementedError
 
+    def frozen(
+        self, encoder: Encoder, split: str, chosen: NDArray[np.int64] | None = None
+    ) -> tuple[Tensor, NDArray[Any]]:
+        """Return what a linear head reads of a split, or of its `chosen` examples, and targets.
+
+        Targets are class numbers (-1 without an answer), numbers, or a truth value per label.
+        """
+        raise NotImplementedError
+
+    def score_outputs(self, split: str, outputs: NDArray[Any]) -> SplitScores:
+        """Score the head's outputs on what `frozen` returns for a split; for probed kinds."""
+        raise NotImplementedError
+
     @abstractmethod
     def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
         """Score the splits that have answers, at least `test`.
@@ -128,6 +141,7 @@ class TaskKind(ABC):
     # types by field, or `BY_LABEL`.
     predicted: ClassVar[Mapping[str, Any]] = {}
     is_pooled: ClassVar[bool] = False  # whether the head takes the mean of states, not each state
+    is_probed: ClassVar[bool] = False  # whether a linear model can be fitted on frozen states
     is_cosine: ClassVar[bool] = False  # whether scores are cosines of vectors of texts
     does: ClassVar[str] = ""  # what a fine-tuned model does, in cards; `{number}` of labels
     pipeline: ClassVar[str] = "text-classification"  # the hub's tag of fine-tuned models

@@ -39,9 +39,15 @@ class _EncodedValues(EncodedTexts):
     def mean_loss(self, outputs: Tensor, expected: Array) -> Tensor:
         import torch
 
-        standardized = ((expected - self.mean) / self.deviation).astype(np.float32)
+        standardized = self._standardized(expected).astype(np.float32)
         targets = torch.from_numpy(standardized).to(outputs.device)
         return torch.nn.functional.mse_loss(outputs.squeeze(1), targets)
+
+    def targets(self, split: str) -> Array:
+        return self._standardized(self.expected[split])
+
+    def _standardized(self, values: Array) -> Array:
+        return (values - self.mean) / self.deviation
 
     def score(self, ids: tuple[str, ...], outputs: Array, expected: Array) -> SplitScores:
         """Score each text by its negated squared error."""

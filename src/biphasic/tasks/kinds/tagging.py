@@ -73,12 +73,38 @@ class EncodedTagging(EncodedTask):
         return {split: self._evaluate(encoder, head, split) for split in SPLITS[1:]}
 
     def _evaluate(self, encoder: Encoder, head: nn.Module, split: str) -> SplitScores:
-        sentences, tags = self.sentences[split], self.tags[split]
-        predicted = [np.empty(0, dtype=np.int64)] * len(tags)
+        sentences = self.sentences[split]
+        predicted = [np.empty(0, dtype=np.int64)] * len(sentences)
         for index, logits in _word_logits(encoder, head, sentences):
             predicted[index] = sentences[index].best_tags(logits)
-        lost = np.array([sentence.num_lost for sentence in sentences])
-        return _score_tags(self.ids[split], predicted, tags, lost, self.labels)
+        return self._score(split, predicted)
+
+    def frozen(
+        self, encoder: Encoder, split: str, chosen: NDArray[np.int64] | None = None
+    ) -> tuple[Tensor, NDArray[np.int64]]:
+        """Return the states of words; those of lost words are meaningless, their targets -1."""
+        import torch
+
+        indices = range(len(self.ids[split])) if chosen is None else chosen.tolist()
+        sentences = [self.sentences[split][index] for index in indices]
+        states = [np.empty(0, dtype=np.float32)] * len(sentences)
+        for index, of_words in _word_logits(encoder, torch.nn.Identity(), sentences):
+            states[index] = of_words
+        tags = np.concatenate([self.tags[split][index] for index in indices])
+        lost = np.concatenate([sentence.positions for sentence in sentences]) == _LOST
+        return torch.from_numpy(np.concatenate(states)), np.where(lost, _LOST, tags)
+
+    def score_outputs(self, split: str, outputs: NDArray[Any]) -> SplitScores:
+        """Score the logits of all words of a split."""
+        sentences = self.sentences[split]
+        borders = np.cumsum([len(sentence.positions) for sentence in sentences])[:-1]
+        logits = np.split(outputs, borders)
+        both = zip(sentences, logits, strict=True)
+        return self._score(split, [sentence.best_tags(of_words) for sentence, of_words in both])
+
+    def _score(self, split: str, predicted: Sequence[NDArray[np.int64]]) -> SplitScores:
+        lost = np.array([sentence.num_lost for sentence in self.sentences[split]])
+        return _score_tags(self.ids[split], predicted, self.tags[split], lost, self.labels)
 
 
 def _score_tags(
@@ -130,6 +156,7 @@ class Tagging(ExampleKind):
     does = "finds entities in a text"
     pipeline = "token-classification"
     baselines: ClassVar[Mapping[str, Baseline]] = {"floor:dictionary": dictionary}
+    is_probed = True
     form = "token-classification"
 
     def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> TaggedSentence:

@@ -39,6 +39,7 @@ class TextKind(ExampleKind):
     settings: ClassVar[tuple[str, ...]] = (TEMPLATE,)
     paired_columns: ClassVar[Collection[str]] = ("text",)
     is_pooled: ClassVar[bool] = True
+    is_probed: ClassVar[bool] = True
     form: ClassVar[Any] = "sequence-classification"
     answer: ClassVar[str]  # its field
     usual_answers: ClassVar[tuple[tuple[str, ...], ...]]  # usual names of its column
@@ -141,8 +142,24 @@ class EncodedTexts(EncodedTask):
         scores = {}
         for split in SPLITS[1:]:
             outputs = head(encoder.pooled(self.sequences[split])).cpu().numpy()
-            scores[split] = self.score(self.ids[split], outputs, self.expected[split])
+            scores[split] = self.score_outputs(split, outputs)
         return scores
+
+    def score_outputs(self, split: str, outputs: Array) -> SplitScores:
+        """Score outputs on all texts of a split."""
+        return self.score(self.ids[split], outputs, self.expected[split])
+
+    def frozen(
+        self, encoder: Encoder, split: str, chosen: Array | None = None
+    ) -> tuple[Tensor, Array]:
+        """Return the mean states of texts."""
+        indices = np.arange(len(self.ids[split])) if chosen is None else chosen
+        vectors = encoder.pooled([self.sequences[split][index] for index in indices])
+        return vectors, self.targets(split)[indices]
+
+    def targets(self, split: str) -> Array:
+        """Return the answers as the head's outputs have them."""
+        return self.expected[split]
 
 
 def pooled_outputs(
