@@ -327,7 +327,7 @@ def _probe(encoder: Encoder, head: nn.Module, run: FinetuneRun) -> dict[str, Spl
 
     # The same examples that a fine-tuning with this seed reads.
     chosen = read_items(
-        run.task.examples, num_examples=run.protocol.train_examples, finetune_seed=run.seed
+        run.task.example_of_item, num_examples=run.protocol.train_examples, finetune_seed=run.seed
     )
     encoder.model.eval()
     try:
