@@ -243,7 +243,7 @@ def finetune(
     plan = plan_evaluation(
         model,
         chosen_tasks([task], overrides=overrides, copies=copies),
-        learning_rates=LEARNING_RATES if learning_rates is None else learning_rates,
+        learning_rates=learning_rates,
         seeds=SEEDS if seeds is None else seeds,
         protocol=protocol,
         libraries=libraries,
@@ -251,6 +251,7 @@ def finetune(
         root=root,
         console=console,
         shared=PROTOCOL,
+        default_rates=LEARNING_RATES,
     )
     planned = plan.tasks[0]
     kind = KINDS[planned.info.kind]

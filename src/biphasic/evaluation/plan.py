@@ -80,6 +80,7 @@ def plan_evaluation(
     root: Path | str,
     console: Console,
     shared: FinetuneProtocol | None = None,
+    default_rates: Sequence[float] | None = None,
 ) -> PlannedEvaluation:
     """Fetch an encoder and tasks, and check that they are compatible; see `evaluate`."""
     is_paper = protocol == PAPER
@@ -88,7 +89,8 @@ def plan_evaluation(
     tune_allocator()
     store = store_of(root)
     say, encoder = say_on(console), fetch_model(model, revision=revision)
-    grid = {"learning_rates": learning_rates, "seeds": seeds}
+    rates = default_rates if learning_rates is None else learning_rates
+    grid = {"learning_rates": rates, "seeds": seeds}
     given = {name: value for name, value in grid.items() if value is not None}
     finetuning = parse_config(FinetuningConfig, given, where="fine-tuning")
     limits = model_limits(encoder.folder)
@@ -112,7 +114,7 @@ def plan_evaluation(
         say=say,
     )
     planned = _plan_tasks(tasks, resolver, own_tokenizer(encoder.folder, limits), limits)
-    if "learning_rates" in given and any(task.training.protocol.is_probe for task in planned):
+    if learning_rates is not None and any(task.training.protocol.is_probe for task in planned):
         raise ConfigError("train: head has no learning rate; remove --learning-rate or train=head")
     name = Path(model).name or encoder.folder.name
     # The folder of a state is named by its identity, which is long.

@@ -219,6 +219,22 @@ def test_a_multi_label_model_declares_its_problem_type(one_thread, make):
     assert "A label applies if its output is above 0" in card
 
 
+def test_a_probe_is_kept_as_the_head_of_its_encoder(one_thread, given, tmp_path):
+    model, task = given("eurobert", "sc")
+    protocol = {**PROTOCOL, "train": "head"}
+    made = fine_tune(
+        model, task, tmp_path / "x", root=tmp_path, learning_rates=None, protocol=protocol
+    )
+    assert "kept: linear model: validation accuracy" in str(made)
+    before, after = (load_file(folder / "model.safetensors") for folder in (model, made.folder))
+    shared = before.keys() & after.keys()
+    assert shared
+    assert all(torch.equal(before[name], after[name]) for name in shared)
+    texts = [row["text"] for row in read_jsonl(task / "test.jsonl")]
+    predicted = [made.record.labels[output.argmax()] for output in _outputs(made, texts)]
+    assert predicted == [row["predicted"] for row in scores_of(made)]
+
+
 def _outputs(made, texts):
     """Return the outputs of the head, each text by itself."""
     finetuned = load_finetuned(made.folder)

@@ -79,7 +79,8 @@ class FinetunedFolder(Shown):
             if record.metric in metrics
         )
         if facts.is_trained:
-            yield f"kept: rate {rate(record.learning_rate)}, seed {record.seed}: {scores}"
+            how = f"rate {rate(record.learning_rate)}, seed {record.seed}"
+            yield f"kept: {how if record.learning_rate else 'linear model'}: {scores}"
         code = " and trust_remote_code=True" if record.needs_code else ""
         yield f"{self.folder}: {_LOADING[record.form]}{code}"
 
