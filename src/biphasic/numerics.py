@@ -59,6 +59,7 @@ PARTS: Mapping[Part, tuple[str, ...]] = {
         "tasks/finetune.py",
         "tasks/kinds",
         "tasks/metrics.py",
+        "tasks/probe.py",
         "tasks/protocol.py",
         "tasks/records.py",
         "training/optimizers",
