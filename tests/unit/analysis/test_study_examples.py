@@ -138,13 +138,29 @@ def test_a_model_whose_runs_all_diverged_has_no_score_of_examples(tmp_path):
         scores.examples("mlm", "pydocs-sc")
 
 
-def test_the_clusters_of_results_count_as_independent(study):
+@pytest.mark.parametrize(
+    ("columns", "num"),
+    [
+        ({"cluster": lambda n: f"c{n // 5}"}, 10),
+        ({"paradigm": lambda n: f"p{n // 5}"}, 10),
+        # The first five have none, and are independent.
+        ({"paradigm": lambda n: f"p{n // 5}" if n >= 5 else ""}, 9 + 5),
+        ({"paradigm": lambda _: ""}, NUM_TEST),
+        ({"paradigm": lambda _: "p"}, NUM_TEST),
+        ({"paradigm": lambda n: f"p{n // 5}", "cluster": lambda n: f"c{n // 25}"}, 2),
+    ],
+    ids=["cluster", "paradigm", "some-without", "without", "one-paradigm", "both"],
+)
+def test_the_clusters_of_results_count_as_independent(study, columns, num):
     folder, store = study
     for path in sorted(store.glob("finetunes/*/scores.parquet")):
         table = pq.read_table(path)
-        names = pa.array([f"c{number // 5}" for number in range(-7, NUM_TEST)])
-        pq.write_table(table.append_column("cluster", names), path)
+        for name, value in columns.items():
+            values = pa.array([value(number) for number in range(-7, NUM_TEST)])
+            table = table.append_column(name, values)
+        pq.write_table(table, path)
         seal_again(path.parent)
     one = compare_arms(study_scores(load_records(folder, store)), "clm", "mlm", "pydocs-sc")
-    assert (one.num_examples, one.contrast.num_clusters) == (NUM_TEST, NUM_TEST // 5)
-    assert f"{NUM_TEST} test examples in 10 clusters" in examples_sentence(one)
+    assert (one.num_examples, one.contrast.num_clusters) == (NUM_TEST, num)
+    named = f" in {num} clusters" if num < NUM_TEST else "."
+    assert f"{NUM_TEST} test examples{named}" in examples_sentence(one)

@@ -56,7 +56,8 @@ from biphasic.store import result_folder
 PAPER_SOURCE = "arXiv:2507.00994, Appendix C"
 PAPER_SEEDS = 5
 _EXAMPLES = "scores.parquet"
-_CLUSTER = "cluster"  # its column of what examples share; kinds and old results may lack it
+# Its columns of what examples share, the first one that it has; "" in the second is none.
+_CLUSTERS = ("cluster", "paradigm")
 _PAPER_PARAMETERS = {"210M": 210_000_000, "610M": 610_000_000, "1B": 1_000_000_000}
 
 
@@ -321,8 +322,8 @@ def _read_run(
         with pq.ParquetFile(path) as file:
             names = set(file.schema_arrow.names)
             needed = [name for name in needed_columns(metric) if name in names]
-            optional = [name for name in (_CLUSTER,) if name in names]
-            table = file.read(columns=["split", "id", *optional, *needed])
+            shared = [name for name in _CLUSTERS if name in names][:1]
+            table = file.read(columns=["split", "id", *shared, *needed])
     except (pa.ArrowException, OSError, KeyError) as error:
         if is_system_fault(error):
             raise
@@ -332,4 +333,8 @@ def _read_run(
     picked = {name: [column[row] for row in rows] for name, column in columns.items()}
     run = metric_examples(metric, {name: picked[name] for name in needed})
     check_value(run, (result.test or {})[metric], where=where)
-    return tuple(picked["id"]), tuple(picked.get(_CLUSTER, ())), run
+    ids, clusters = picked["id"], [cluster for name in shared for cluster in picked[name]]
+    if shared == ["paradigm"]:  # one paradigm is all that its task asks about
+        is_one = len({*clusters}) == 1
+        clusters = [] if is_one else [c or f"pair {i}" for c, i in zip(clusters, ids, strict=True)]
+    return tuple(ids), tuple(clusters), run
