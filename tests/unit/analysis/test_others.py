@@ -80,14 +80,17 @@ def test_each_metric_and_filter_is_a_dataset_and_the_latest_file_counts(tmp_path
 
 
 def test_other_examples_under_the_same_numbers_are_named(tmp_path, draws):
-    for model, changed in (("a", 0), ("b", 3)):
-        samples(tmp_path, model, draws[0])
+    for model, changed, scores in (("a", 0, [1] * NUM), ("b", 3, draws[0]), ("c", 3, draws[1])):
+        samples(tmp_path, model, scores)
         path = next((tmp_path / model).iterdir())
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         rows = [{**row, "doc_hash": f"{row['doc_id'] < changed}{row['doc_id']}"} for row in rows]
         path.write_text("\n".join(map(json.dumps, rows)))
     expected = "mixed: copa: 3 of 200 examples differ between models, by their doc_hash"
     assert analyze(tmp_path).problems == (expected,)
+    found = compare(tmp_path)
+    verdicts = {(row["first"], row["second"]): row["verdict"] for row in found.table()}
+    assert verdicts == {("a", "b"): "unknown", ("b", "c"): "higher"}
 
 
 def test_metrics_that_are_better_if_lower_are_left_out(tmp_path):
@@ -127,10 +130,13 @@ def test_examples_that_all_differ_alike_decide_nothing(tmp_path):
 
 def test_tasks_of_a_benchmark_with_other_languages_are_counted(tmp_path):
     for model, second in (("org__a", [0.5]), ("org__b", [0.5, 0.1])):
-        task_file(tmp_path, model, "r1", "A", 0.2)
+        task_file(tmp_path, model, "r1", "A", 0.2 if model == "org__a" else 0.1)
         task_file(tmp_path, model, "r1", "B", *second)
     expected = "1 of 2 tasks differ between models in their data: revision, splits or languages"
     assert analyze(tmp_path).problems == (f"mixed: MTEB: {expected}",)
+    [row] = compare(tmp_path).table()
+    assert (row["verdict"], row["p"], row["difference"]) == ("unknown", None, pytest.approx(15))
+    assert any("scored on different examples" in line for line in compare(tmp_path).lines())
 
 
 def test_the_average_over_filters_of_a_task_counts_its_examples_once(tmp_path, draws):

@@ -47,6 +47,8 @@ CLUSTER = "cluster"  # column of tables
 # By the data that the examples are of, which datasets of several filters share; dataset; metric.
 Found = Mapping[tuple[str, str, str], Values]
 Cells = dict[tuple[str, str, str, str], Values]  # by model, and as in `Found`
+# By model and data, what identifies the data of those examples that differ between models.
+Differing = dict[tuple[str, str], dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class OtherResults:
     # By model and dataset; of a dataset, all models have the same examples.
     values: Mapping[tuple[str, str], Values]
     clusters: Mapping[str, Mapping[str, str]]  # of examples that have one, by their data
+    differing: Differing
     problems: tuple[Problem, ...]
 
     def scores(self, convention: Convention = "standard") -> Scores:
@@ -78,10 +81,13 @@ class OtherResults:
         def read(model: str, dataset: str) -> ExampleScores:
             if (model, dataset) not in self.values:
                 raise DataError(f"{model} has no results on {dataset}")
-            values = self.values[model, dataset]
-            of_data = self.clusters.get(self.datasets[dataset].data, {})
+            values, data = self.values[model, dataset], self.datasets[dataset].data
+            of_data = self.clusters.get(data, {})
             clusters = tuple(of_data[key] for key in values) if of_data else ()
-            return ExampleScores(tuple(values), {0: mean_examples([*values.values()])}, clusters)
+            # Models that read other data under one name have no example in common there.
+            own = self.differing.get((model, data), {})
+            ids = tuple(f"{key} {own[key]}" if key in own else key for key in values)
+            return ExampleScores(ids, {0: mean_examples([*values.values()])}, clusters)
 
         means = {cell: PERCENT * fmean(values.values()) for cell, values in self.values.items()}
         cells = {cell: Score(Estimate(mean, None, 1), {0: mean}) for cell, mean in means.items()}
@@ -103,7 +109,8 @@ def read_others(folder: Path, choice: DatasetChoice) -> OtherResults | None:
     """Read the results of other tools below a folder; None if there are none."""
     problems: list[Problem] = []
     clusters: dict[str, dict[str, str]] = defaultdict(dict)
-    cells = _read_all(folder, problems, clusters)
+    differing: Differing = defaultdict(dict)
+    cells = _read_all(folder, problems, clusters, differing)
     if not cells:
         if problems:
             raise DataError(f"{folder}: {problems[0].text}")
@@ -122,7 +129,7 @@ def read_others(folder: Path, choice: DatasetChoice) -> OtherResults | None:
                 values[model, name] = {key: of_model[key] for key in common}
     if not datasets:
         raise DataError(f"{folder}: {problems[-1].text}")
-    return OtherResults(folder, datasets, values, clusters, tuple(problems))
+    return OtherResults(folder, datasets, values, clusters, differing, tuple(problems))
 
 
 def _named(cells: Cells) -> dict[str, tuple[str, str, dict[str, Values]]]:
@@ -149,11 +156,17 @@ def _common(dataset: str, by_model: Mapping[str, Values], problems: list[Problem
     return sorted(shared)
 
 
-def _read_all(folder: Path, problems: list[Problem], clusters: dict[str, dict[str, str]]) -> Cells:
+def _read_all(
+    folder: Path,
+    problems: list[Problem],
+    clusters: dict[str, dict[str, str]],
+    differing: Differing,
+) -> Cells:
     """Read every file that has results."""
     cells: Cells = {}
     notes = _Notes(problems, defaultdict(lambda: defaultdict(dict)), set(), clusters)
     names = _model_names(folder)
+    models: dict[Path, str] = {}
     for path in _files(folder):
         where = path.relative_to(folder).as_posix()
         try:
@@ -165,6 +178,7 @@ def _read_all(folder: Path, problems: list[Problem], clusters: dict[str, dict[st
         parent = path.parent.relative_to(folder).as_posix()
         model = names.get(path.parent) or (folder.name if parent == "." else parent)
         model = model.replace("__", "/")  # both tools write owner__name
+        models[path.parent] = model
         for place, values in found.items():
             # Files of a task are in order of time, and the latest counts, as in the harness itself.
             if _BENCHMARK in place:
@@ -172,7 +186,11 @@ def _read_all(folder: Path, problems: list[Problem], clusters: dict[str, dict[st
             else:
                 cells[model, *place] = values
     for task, examples in notes.data.items():
-        if different := sum(len({*of_models.values()}) > 1 for of_models in examples.values()):
+        mixed = {key: of for key, of in examples.items() if len({*of.values()}) > 1}
+        for key, of_models in mixed.items():
+            for place, data in of_models.items():
+                differing[models[place], task][key] = data
+        if different := len(mixed):
             which = f"{different:,} of {count(len(examples), 'example')}"
             text = f"{which} differ between models, by their doc_hash"
             if task == _BENCHMARK:
