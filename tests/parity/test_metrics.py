@@ -53,6 +53,24 @@ def test_squad_scores_equal_the_reference_on_every_case(squad_golden):
     assert wrong == []
 
 
+@pytest.mark.parametrize(
+    ("prediction", "answer", "exact", "f1"),
+    [
+        ("北京大学", "北京", 0.0, 2 * (2 / 4) * (2 / 2) / (2 / 4 + 2 / 2)),  # SQuAD's: 0
+        ("「北京」。", "北京", 1.0, 1.0),  # SQuAD's exact match: 0
+        ("東京タワー", "タワー", 0.0, 2 * (3 / 5) / (3 / 5 + 1)),  # three kana of five characters
+        ("서울에서", "서울", 0.0, 2 * (2 / 4) / (2 / 4 + 1)),
+        ("iPhone 6手机", "iphone手机", 0.0, 2 * (3 / 4) / (3 / 4 + 1)),  # iphone, 6, 手, 机
+        ("the 2008年", "2008年", 0.0, 2 * (2 / 3) / (2 / 3 + 1)),  # articles stay
+        ("2,008 年", "2008年", 1.0, 1.0),
+        ("𠮷野家", "𠮷", 0.0, 2 * (1 / 3) / (1 / 3 + 1)),
+        ("。", "北京", 0.0, 0.0),
+    ],
+)
+def test_answers_are_compared_by_characters_of_east_asia(prediction, answer, exact, f1):
+    assert answer_scores(prediction, [answer], tokens="characters") == (exact, pytest.approx(f1))
+
+
 def test_squad_golden_cases_cover_what_they_should(squad_golden):
     cases = squad_golden["cases"]
     assert sum(0 < f1 < 1 for *_, f1 in cases) > 300

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -44,6 +44,8 @@ class TaskSettings(Config):
     """ir, zs: template of a query, over {text}."""
     document_template: str | None = None
     """ir, zs: template of a document, over {title} and {text}."""
+    tokens: Literal["characters"] | None = None
+    """qa: `characters` compares answers by Chinese, Japanese and Korean characters, not words."""
     trained_on: str | None = None
     """ir: the task whose training split replaces this task's own."""
     protocol: dict[str, Any] = Field(default_factory=dict)
@@ -170,6 +172,7 @@ def _determinants(folder: Path, description: TaskDescription, files: list[str]) 
         "files": {name: file_sha256(folder / name) for name in files},
         "template": PAIR_TEMPLATE if description.template is None else description.template,
         **KINDS[description.kind].templates(description),
+        **({"tokens": description.tokens} if description.tokens else {}),
     }
 
 

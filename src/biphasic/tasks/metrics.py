@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,12 @@ _LEFT_OUT: Any = np.nan
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ROUNDING = 8 * float(np.finfo(np.float32).eps)  # of numbers around 1, computed in fp32
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+# A Han, kana or Hangul character, or a run of others without spaces.
+_EAST_ASIAN = (
+    "\u1100-\u11ff\u3005-\u3007\u3041-\u30ff\u3131-\u318e\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\ua960-\ua97c\uac00-\ud7fb\uf900-\ufaff\uff66-\uffdc\U0001b000-\U0001b16f\U00020000-\U000323af"
+)
+_CHARACTERS = re.compile(rf"[{_EAST_ASIAN}]|[^\s{_EAST_ASIAN}]+")
 
 
 def accuracy(labels: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
@@ -197,14 +204,17 @@ def retrieval_scores(
     return scores
 
 
-def answer_scores(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
+def answer_scores(
+    prediction: str, answers: Sequence[str], *, tokens: str | None = None
+) -> tuple[float, float]:
     """Return SQuAD's exact match and token F1 against the best of several answers."""
     # In lower case, without ASCII punctuation and a, an, the; empty answers are ignored. A question
     # without another is unanswerable (arXiv:1606.05250, section 6.1; arXiv:1806.03822, section 4).
-    predicted = _normalized(prediction)
-    accepted = [text for text in map(_normalized, answers) if text] or [""]
-    exact = max(float(predicted == text) for text in accepted)
-    return exact, max(_token_f1(predicted.split(), text.split()) for text in accepted)
+    split = _characters if tokens == "characters" else _words
+    predicted = split(prediction)
+    accepted = [words for words in map(split, answers) if words] or [[]]
+    exact = max(float(predicted == words) for words in accepted)
+    return exact, max(_token_f1(predicted, words) for words in accepted)
 
 
 def question_metrics(
@@ -223,8 +233,15 @@ def question_metrics(
     return metrics
 
 
-def _normalized(text: str) -> str:
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+def _words(text: str) -> list[str]:
+    return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
+
+
+def _characters(text: str) -> list[str]:
+    # As MLQA's scorer does for Chinese (arXiv:1910.07475): no punctuation of Unicode, articles
+    # stay. Kana and Hangul are counted in the same way; KorQuAD's F1 is of characters as well.
+    plain = text.lower().translate(_PUNCTUATION)
+    return _CHARACTERS.findall("".join(c for c in plain if unicodedata.category(c)[0] != "P"))
 
 
 def _token_f1(predicted: list[str], expected: list[str]) -> float:

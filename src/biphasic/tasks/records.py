@@ -95,6 +95,7 @@ class ExampleTask:
     fields: tuple[str, ...] = ()  # fields of a row that are joined into one text
     template: str | None = None  # joins them; None for the usual one
     columns: Mapping[str, str] = field(default_factory=dict)  # of the user's files, by field
+    tokens: str | None = None  # what answers are compared by, if not words
 
     def num_examples(self, split: str) -> int:
         """Return the number of texts, sentences or questions in a split."""

@@ -56,14 +56,14 @@ class Perfect(nn.Module):
         return states
 
 
-def encode(tokenizer, *questions, max_seqlen=64, overlap=4, train=None):
+def encode(tokenizer, *questions, max_seqlen=64, overlap=4, train=None, tokens=None):
     splits = dict.fromkeys(SPLITS, questions)
     if train is not None:
         splits["train"] = train
     protocol = FinetuneProtocol(
         max_seqlen=max_seqlen, max_question_tokens=4, window_overlap=overlap
     )
-    return EncodedQuestions(ExampleTask(INFO, splits), tokenizer, protocol=protocol)
+    return EncodedQuestions(ExampleTask(INFO, splits, tokens=tokens), tokenizer, protocol=protocol)
 
 
 def perfect_scores(encoded):
@@ -159,6 +159,16 @@ def test_the_first_of_several_answers_is_the_target_and_any_counts(tokenizer):
     scores = perfect_scores(only_second)
     assert scores.columns["predicted"] == ["cat"]
     assert scores.metrics == {"f1": 1.0, "exact_match": 1.0}
+
+
+def test_a_model_is_scored_by_characters_where_the_task_says_so(tokenizer):
+    context = "cat 北京 sat"
+    both = [(Question("1", "who", context, (Answer(text, 4),)),) for text in ("北京", "北")]
+    for tokens, f1 in ((None, 0.0), ("characters", 2 / 3)):
+        encoded = encode(tokenizer, *both[1], train=both[0], tokens=tokens)
+        perfect = Perfect(encoded)
+        perfect.windows = encoded.parts["train"].windows  # it finds one character too many
+        assert encoded.evaluate(perfect, perfect)["test"].metrics["f1"] == pytest.approx(f1)
 
 
 def test_parts_with_and_without_answer_are_scored_where_there_are_both(tokenizer):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,7 +23,7 @@ from biphasic.tasks.kinds.question_windows import (
     question_windows,
 )
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, Answer, ExampleTask, Question
+from biphasic.tasks.records import SPLITS, Answer, ExampleTask, Question, TaskInfo
 from biphasic.tasks.rows.row import Row, parse_json, read_lines
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from biphasic.data.tokens.tokenizer import TextTokenizer
     from biphasic.tasks.encoding import Encoder
     from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
+    from biphasic.tasks.folder import TaskDescription
     from biphasic.tasks.task_file import TaskFile
 
 
@@ -44,7 +45,7 @@ class EncodedQuestions(EncodedTask):
         self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
     ) -> None:
         check_room(tokenizer, protocol=protocol)
-        self.info, self.pad_id, self.questions = task.info, tokenizer.pad_id, task.splits
+        self.info, self.pad_id, self.task = task.info, tokenizer.pad_id, task
         self.parts = {
             split: question_windows(questions, tokenizer, protocol=protocol)
             for split, questions in task.splits.items()
@@ -84,21 +85,24 @@ class EncodedQuestions(EncodedTask):
         return {split: self._evaluate(encoder, head, split) for split in SPLITS[1:]}
 
     def _evaluate(self, encoder: Encoder, head: nn.Module, split: str) -> SplitScores:
-        questions = self.questions[split]
+        questions = self.task.splits[split]
         spans = _best_spans(encoder, head, self.parts[split], self.max_answer_tokens)
         predictions = [
             span.text(question.context, may_abstain=self.has_unanswerable)
             for span, question in zip(spans, questions, strict=True)
         ]
-        return _score_answers(questions, predictions)
+        return _score_answers(self.task, split, predictions)
 
 
-def _score_answers(questions: Sequence[Question], predictions: Sequence[str]) -> SplitScores:
+def _score_answers(task: ExampleTask, split: str, predictions: Sequence[str]) -> SplitScores:
     from biphasic.tasks.metrics import answer_scores, question_metrics
 
+    questions = task.splits[split]
     scores = np.array(
         [
-            answer_scores(prediction, [answer.text for answer in question.answers])
+            answer_scores(
+                prediction, [answer.text for answer in question.answers], tokens=task.tokens
+            )
             for prediction, question in zip(predictions, questions, strict=True)
         ]
     )
@@ -123,6 +127,7 @@ class QuestionAnswering(ExampleKind):
     name = "qa"
     facts = FIRST_KINDS["qa"]
     encoded = EncodedQuestions
+    settings = ("tokens",)
     columns = ("id", "question", "context", "answers")
     suffixes = (".json", ".jsonl")
     has_windows = True
@@ -140,9 +145,16 @@ class QuestionAnswering(ExampleKind):
         "reference:shared-words": shared_words,
     }
 
+    def read(
+        self, folder: Path, description: TaskDescription, info: TaskInfo, files: Collection[str]
+    ) -> ExampleTask:
+        """Read the examples of a task folder, and how answers are compared."""
+        task = super().read(folder, description, info, files)
+        return replace(task, tokens=description.tokens)
+
     def score_predictions(self, task: ExampleTask, split: str, predicted: Any) -> SplitScores:
         """Score answers as texts."""
-        return _score_answers(task.splits[split], predicted)
+        return _score_answers(task, split, predicted)
 
     def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> Question:
         """Return a question with answers that are in its context."""

@@ -33,6 +33,8 @@ def test_paths_begin_at_the_file(tmp_path):
         ("kind: sc\ncolumns: {text: [x, x]}", "a pair needs two different columns"),
         ("kind: qa\nlabels: [a, b]", "'labels' is for tasks of kind sc or ml or tc, not qa"),
         ("kind: sc\nlabels: [true, false]", "labels.0"),
+        ("kind: sc\ntokens: characters", "'tokens' is for tasks of kind qa, not sc"),
+        ("kind: qa\ntokens: letters", "tokens: "),
         ("kind: qa\ncorpus: x", "'corpus' is for tasks of kind ir or zs, not qa"),
         ("kind: qa\ntemplate: '{text}'", "'template' is for tasks of kind sc or ml or sr, not qa"),
         ("kind: sc\ntest: x\ntest_fraction: 0.1", "give 'test' or 'test_fraction', not both"),
