@@ -16,6 +16,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def level_within(margin: float) -> str:
+    """Format a margin as `level within 2 points`."""
+    return f"level within {margin:g} point{'' if margin == 1 else 's'}"
+
+
 def tried(times: int) -> str:
     """Format a number of attempts as ` (tried 3 times)`; empty for one."""
     return f" (tried {times:,} times)" if times > 1 else ""

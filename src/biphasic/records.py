@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from biphasic.amounts import level_within
 from biphasic.errors import REPAIR, BiphasicError, DataError, reading, refuse_newer
 from biphasic.facts import LOSS_UNITS, KindFacts, facts_of
 
@@ -202,6 +203,13 @@ class QuestionRecord(Record):
     comparisons: tuple[AskedRecord, ...]
     supported_if: SupportRecord
     against_if: AgainstRecord
+    # Percentage points: arms whose difference is smaller are tested to be level.
+    margin: Annotated[float | None, _UNLESS_NONE] = None
+
+    @property
+    def within(self) -> str:
+        """The margin as text; empty without one."""
+        return "" if self.margin is None else level_within(self.margin)
 
 
 class DetectableRecord(Record):
@@ -212,6 +220,10 @@ class DetectableRecord(Record):
     task: str
     points: float  # Percentage points that are clear with 80 % power.
     spread: float  # Assumed standard deviation of an arm's score over runs, in percentage points.
+    # Of a question with a margin: the chance that a difference as forecast is clear, and that a
+    # difference of zero is level.
+    power_of_forecast: Annotated[float | None, _UNLESS_NONE] = None
+    power_of_level: Annotated[float | None, _UNLESS_NONE] = None
 
 
 class RegistrationRecord(Record):

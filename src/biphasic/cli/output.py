@@ -47,16 +47,20 @@ def echo_answers(report: Path) -> None:
     """Print the answer to each question of a study, from the file beside its report."""
     import csv
 
+    from biphasic.amounts import level_within
+
     path = report.with_name("questions.csv")
     if path.is_file():
         with path.open(encoding="utf-8", newline="") as file:
             rows = [*csv.DictReader(file)]
         answers = {row["question"]: row["answer"] for row in rows}
+        margins = {row["question"]: row.get("margin", "") for row in rows}
         lacking = {row["question"] for row in rows if row["complete"] == "no"}
         for question, answer in answers.items():
             is_provisional = question in lacking and answer != "no data"
             why = ", provisional: runs are missing or diverged" * is_provisional
-            echo(f"{question}: {answer}{why}")
+            within = level_within(float(margins[question])) if "level" in answer else ""
+            echo(f"{question}: {answer.replace('level', within)}{why}")
 
 
 def print_table(table: Table) -> None:

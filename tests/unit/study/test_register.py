@@ -88,6 +88,30 @@ def test_a_registration_is_read_while_the_study_runs(register, settings, tmp_pat
                 register(**change)
 
 
+def test_a_margin_is_registered_with_the_power_to_find_the_forecast_and_a_level(register, folder):
+    [plain] = register(spread=0.01)
+    assert "margin" not in plain.fixed["questions"][0]
+    assert "power" not in next(folder.glob("registrations/*/registration.json")).read_text()
+    _, asked = register(spread=0.01, questions=[{**ASK, "margin": 2}])
+    assert asked.changed == ("questions",)
+    assert asked.fixed["questions"][0]["margin"] == 2
+    [one] = asked.detectable
+    assert (one.power_of_forecast, one.power_of_level) == (1, 1)  # spreads are tiny
+    assert str(Registered("Title", (asked,))).endswith(
+        "points; 100 % power to find the forecast; 100 % power to find a difference of 0 level"
+    )
+    page = registration_page("Title", (plain, asked))
+    assert "| Detectable | Power: clear, if as forecast | Power: level, if zero |" in page
+    assert "| 100 % | 100 % |" in page
+    assert "level if all are level within 2 points" in page
+
+
+@pytest.mark.parametrize("margin", [0, -1, 101, "wide"])
+def test_a_margin_that_is_no_number_of_points_is_refused(settings, margin):
+    with pytest.raises(ConfigError, match=r"questions\.0\.margin"):
+        settings(questions=[{**ASK, "margin": margin}])
+
+
 @pytest.mark.xfail(
     strict=True,
     raises=AssertionError,

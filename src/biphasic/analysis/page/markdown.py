@@ -25,6 +25,8 @@ _HEADS = (
     "Detectable",
 )  # fmt: skip
 _LIVE = re.compile(r"([\\|\[\]])")
+_OF_MARGIN = ("Level", "p of level, corrected", "p of level, whole study")
+_OF_POWER = ("Power: clear, if as forecast", "Power: level, if zero")
 _OF_FORECASTS = ("Forecast (90 % interval)", "Covered")
 
 
@@ -45,10 +47,14 @@ def _section(answer: Answer) -> Iterator[str]:
     yield f"**{_cell(asked.name)}. {_cell(asked.question)}** {answer_sentence(answer)}"
     yield from (rule_sentence(asked), "")
     has_forecasts = any(one.asked.forecast for one in answer.outcomes)
-    heads = (*_HEADS, *_OF_FORECASTS) if has_forecasts else _HEADS
+    heads = (*_HEADS, *_OF_MARGIN) if asked.within else _HEADS
+    heads = (*heads, *_OF_FORECASTS) if has_forecasts else heads
     rows = []
     for one in answer.outcomes:
         cells = _measured(one, answer.unit)
+        if asked.within:
+            p_values = map(_p_cell, (one.p_level, one.p_level_of_study))
+            cells = (*cells, asked.within if one.is_level else "no", *p_values)
         if has_forecasts:
             covered = "–" if one.forecast is None else "yes" if one.forecast.is_covered else "no"
             cells = (*cells, _expected(one.asked.forecast), covered)
@@ -71,10 +77,14 @@ def _measured(one: AskedOutcome, unit: str) -> tuple[str, ...]:
         one.label,
         one.dataset,
         points,
-        *("–" if p is None else p_value(p) for p in p_values),
+        *map(_p_cell, p_values),
         f"{CLEAR[one.clear]}{runs}",
         "–" if detectable is None else f"{detectable:.1f}",
     )
+
+
+def _p_cell(p: float | None) -> str:
+    return "–" if p is None else p_value(p)
 
 
 def registration_page(title: str, records: Sequence[RegistrationRecord]) -> str:
@@ -116,8 +126,8 @@ def _lines(title: str, records: Sequence[RegistrationRecord]) -> Iterator[str]:
 def _question(question: QuestionRecord, record: RegistrationRecord) -> Iterator[str]:
     yield from (f"## {_cell(question.name)}. {_cell(question.question)}", "")
     yield from (rule_sentence(question), "")
-    points = {
-        (one.comparison, one.task): f"{one.points:.1f}"
+    known = {
+        (one.comparison, one.task): one
         for one in record.detectable
         if one.question == question.name
     }
@@ -127,11 +137,16 @@ def _question(question: QuestionRecord, record: RegistrationRecord) -> Iterator[
         if one.minus:
             label = f"({label}) − ({one.minus[0][0]} − {one.minus[1][0]})"
         for task in one.tasks:
-            found = points.get((place, task), "–")
-            rows.append((label, task, _expected(one.forecast), found))
-    yield from _table(("Difference", "Task", _OF_FORECASTS[0], "Detectable"), rows)
-    known = f"“Detectable” assumes {record.spread_from}." if points else "No spread was assumed."
-    yield from (f"Percentage points. {known}", "")
+            found = known.get((place, task))
+            cells = (label, task, _expected(one.forecast), f"{found.points:.1f}" if found else "–")
+            powers = (found.power_of_forecast, found.power_of_level) if found else (None, None)
+            shares = ("–" if power is None else f"{100 * power:.0f} %" for power in powers)
+            rows.append((*cells, *shares) if question.within else cells)
+    heads = ("Difference", "Task", _OF_FORECASTS[0], "Detectable")
+    yield from _table((*heads, *_OF_POWER) if question.within else heads, rows)
+    what = "“Detectable” and power assume" if question.within else "“Detectable” assumes"
+    note = f"{what} {record.spread_from}." if known else "No spread was assumed."
+    yield from (f"Percentage points. {note}", "")
 
 
 def _table(heads: Sequence[str], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isnan
-from typing import Literal
 
 import numpy as np
 
 from biphasic.analysis.estimate import LEVEL
 from biphasic.analysis.scores.source import asked_of
 from biphasic.analysis.scores.table import Planned, Scores
+from biphasic.analysis.statistics.contrast import Contrast
 from biphasic.analysis.statistics.floors import floor_tests
 from biphasic.analysis.statistics.pair_tests import holm
 from biphasic.analysis.statistics.planned import PlannedTest, plan_results, sum_of
 from biphasic.records import AskedRecord, ForecastRecord, QuestionRecord
 
-Verdict = Literal["supported", "counts against", "undecided", "no data"]
 MISSES = 0.1  # share of outcomes outside a good forecaster's 90 % intervals
 
 
@@ -56,6 +55,15 @@ class AskedOutcome:
     p_of_study: float | None = None  # corrected for all questions of the study; None without a test
     # Why it is no evidence of what pretraining adds: none of its arms is clearly above every floor.
     floor_note: str = ""
+    # That the difference is within the question's margin: corrected for the question, and for all
+    # questions with a margin. None without a margin or test.
+    p_level: float | None = None
+    p_level_of_study: float | None = None
+
+    @property
+    def is_level(self) -> bool:
+        """Whether it is within the question's margin."""
+        return self.p_level is not None and self.p_level <= LEVEL
 
     @property
     def clear(self) -> int:
@@ -102,6 +110,11 @@ class Answer:
         return sum(one.clear < 0 for one in self.outcomes)
 
     @property
+    def num_level(self) -> int:
+        """Number of comparisons that are within the margin."""
+        return sum(one.is_level for one in self.outcomes)
+
+    @property
     def num_missing(self) -> int:
         """Number of comparisons without scores."""
         return sum(one.test is None for one in self.outcomes)
@@ -112,7 +125,7 @@ class Answer:
         return all(one.is_complete for one in self.outcomes)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> str:
         """The answer by the study's rule; "no data" until all comparisons have scores."""
         if self.num_missing or not self.outcomes:
             return "no data"
@@ -124,9 +137,10 @@ class Answer:
         counts_against = self.num_against >= against.clear_against and (
             most_for is None or self.num_for <= most_for
         )
+        is_level = self.question.margin is not None and self.num_level == len(self.outcomes)
         if is_supported == counts_against:
-            return "undecided"
-        return "supported" if is_supported else "counts against"
+            return "level" if is_level else "undecided"
+        return ("supported" if is_supported else "counts against") + " and level" * is_level
 
 
 def answer(question: QuestionRecord, sources: Sequence[Scores]) -> Answer:
@@ -155,21 +169,42 @@ def answer(question: QuestionRecord, sources: Sequence[Scores]) -> Answer:
         problem = "some of its arms have several pretraining runs and others have one"
     elif any(one.is_complete and one.test is None for one in outcomes):
         problem = "some of its arms have no seed in common"
+    levels = _corrected([_within(one, question) for one in outcomes])
+    outcomes = [replace(one, p_level=p) for one, p in zip(outcomes, levels, strict=True)]
     return Answer(question, tuple(outcomes), (scores or sources[0]).unit, problem)
 
 
 def with_study_correction(answers: Sequence[Answer]) -> tuple[Answer, ...]:
     """Return answers with p values that are corrected for the comparisons of all of them."""
-    every = [one.test and one.test.contrast for answer in answers for one in answer.outcomes]
-    p_values = np.array([one and one.p_value for one in every], np.float64)  # None becomes NaN
-    corrected = iter(zip(every, holm(p_values).tolist(), strict=True))
+    every = [(one, answer.question) for answer in answers for one in answer.outcomes]
+    p_values = iter(_corrected([one.test and one.test.contrast for one, _ in every]))
+    with_margin = [pair for pair in every if pair[1].margin is not None]
+    levels = iter(_corrected([_within(*pair) for pair in with_margin]))
 
-    def outcome(one: AskedOutcome) -> AskedOutcome:
-        tested, p = next(corrected)
-        value = None if tested is None or isnan(p) else tested.p_corrected(p)
-        return replace(one, p_of_study=value)
+    def outcome(one: AskedOutcome, margin: float | None) -> AskedOutcome:
+        level = None if margin is None else next(levels)
+        return replace(one, p_of_study=next(p_values), p_level_of_study=level)
 
-    return tuple(replace(one, outcomes=tuple(map(outcome, one.outcomes))) for one in answers)
+    return tuple(
+        replace(of, outcomes=tuple(outcome(one, of.question.margin) for one in of.outcomes))
+        for of in answers
+    )
+
+
+def _within(one: AskedOutcome, question: QuestionRecord) -> Contrast | None:
+    """Test whether a difference is within the question's margin; None without either."""
+    if one.test is None or question.margin is None:
+        return None
+    return one.test.contrast.within(question.margin)
+
+
+def _corrected(family: Sequence[Contrast | None]) -> list[float | None]:
+    """Correct the p values of a family by Holm's procedure; None without a test."""
+    p_values = np.array([one and one.p_value for one in family], np.float64)  # None becomes NaN
+    return [
+        None if one is None or isnan(p) else one.p_corrected(p)
+        for one, p in zip(family, holm(p_values).tolist(), strict=True)
+    ]
 
 
 def _label(planned: Planned, scores: Scores | None) -> str:

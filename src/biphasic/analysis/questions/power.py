@@ -42,9 +42,16 @@ def detectable_differences(
                 }
                 design = replace(_design(study, one, task, number), num_own=len(own))
                 spread = spread_on(task) if design.num_runs > 1 else 0.0
-                if (points := smallest_detectable(replace(design, spread=spread))) is not None:
-                    where = {"question": question.name, "comparison": place, "task": task}
-                    yield DetectableRecord(**where, points=points, spread=spread)
+                design = replace(design, spread=spread)
+                if (points := smallest_detectable(design)) is not None:
+                    yield DetectableRecord(
+                        question=question.name,
+                        comparison=place,
+                        task=task,
+                        points=points,
+                        spread=spread,
+                        **({} if question.margin is None else powers(design, one, question.margin)),
+                    )
 
 
 def pilot_spreads(folder: Path) -> Callable[[str], float]:
@@ -104,6 +111,20 @@ def smallest_detectable(design: Design) -> float | None:
     return design.spread * _in_spreads(replace(design, spread=1.0))
 
 
+def powers(design: Design, asked: AskedRecord, margin: float) -> dict[str, float]:
+    """Return the shares of studies that find the forecast, and that find no difference level."""
+    spread, unit = design.spread, replace(design, spread=1.0)
+    expected = abs(asked.forecast.difference) if asked.forecast else 0.0
+    forecast = {"power_of_forecast": _share(unit, expected / spread)} if expected else {}
+    return {**forecast, "power_of_level": _share(unit, 0.0, margin / spread)}
+
+
+@lru_cache(maxsize=256)
+def _share(design: Design, difference: float, margin: float | None = None) -> float:
+    draws = (_draw(design, number) for number in range(_DRAWS))
+    return sum(_is_clear(design, draw, difference, margin) for draw in draws) / _DRAWS
+
+
 @lru_cache(maxsize=256)
 def _in_spreads(design: Design) -> float:
     # A draw that is clear stays clear if the difference grows, so only the others are tested again.
@@ -136,7 +157,8 @@ def _draw(design: Design, number: int) -> Draw:
     return values, [blocks for blocks in pools if blocks is not None]
 
 
-def _is_clear(design: Design, draw: Draw, difference: float) -> bool:
+def _is_clear(design: Design, draw: Draw, difference: float, margin: float | None = None) -> bool:
+    """Return whether the difference is clearly above zero, or within a margin."""
     values, blocks = draw
     test = contrast_of(
         dict(enumerate((values + difference).tolist())),
@@ -144,9 +166,10 @@ def _is_clear(design: Design, draw: Draw, difference: float) -> bool:
         blocks=blocks,
         squares=sum(weight**2 for weight in design.weights),
     )
+    test = test if margin is None else test.within(margin)
     # The first step of Holm's procedure.
     corrected = test.p_corrected(min((test.p_value or 0.0) * design.num_comparisons, 1.0))
-    return test.mean > 0 and corrected <= LEVEL
+    return corrected <= LEVEL and (margin is not None or test.mean > 0)
 
 
 def residual_spread(scores: Scores, dataset: str) -> float:

@@ -20,6 +20,7 @@ _COLUMNS = (
     "forecast_low", "forecast_high", "covered", "interval_score", "unit", "complete",
     "missing_examples",
 )  # fmt: skip
+_OF_MARGIN = ("margin", "p_level", "p_level_of_study", "level")
 CLEAR = {1: "above zero", 0: "no", -1: "below zero"}
 
 
@@ -32,6 +33,10 @@ def answer_sentence(answer: Answer) -> str:
         return f"No data: {missing} {'has' if answer.num_missing == 1 else 'have'} no scores yet."
     total = count(len(answer.outcomes), "comparison")
     counts = f"{answer.num_for} of {total} clearly above zero, {answer.num_against} clearly below"
+    if answer.question.within:
+        counts += f", {answer.num_level} {answer.question.within}"
+        if both := sum(one.is_level and bool(one.clear) for one in answer.outcomes):
+            counts += f" ({both} both: not zero, but smaller than the margin)"
     provisional = " Provisional: some runs are missing or diverged." * (not answer.is_complete)
     return f"{answer.verdict.capitalize()}: {counts}.{provisional}"
 
@@ -40,10 +45,11 @@ def rule_sentence(question: QuestionRecord) -> str:
     """State the rule that decides, as the study wrote it."""
     support, against = question.supported_if, question.against_if
     most = "" if against.clear_for is None else f" and at most {against.clear_for} clearly above"
+    level = f"level if all are {question.within}, also beside one of these; "
     return (
         f"Rule: supported if {support.clear_for} or more are clearly above zero and at most "
         f"{support.clear_against} clearly below; counts against if {against.clear_against} or more "
-        f"are clearly below{most}; else undecided."
+        f"are clearly below{most}; {level if question.within else ''}else undecided."
     )
 
 
@@ -67,10 +73,13 @@ def forecast_sentence(answers: Iterable[Answer]) -> str:
 
 def questions_csv(answers: Sequence[Answer]) -> str:
     """Write every comparison of every question, with its forecast."""
-    return csv_text(_COLUMNS, (row for answer in answers for row in _rows(answer)))
+    has_margin = any(answer.question.margin is not None for answer in answers)
+    columns = (*_COLUMNS, *_OF_MARGIN) if has_margin else _COLUMNS
+    return csv_text(columns, (row[: len(columns)] for answer in answers for row in _rows(answer)))
 
 
 def _rows(answer: Answer) -> Iterable[tuple[object, ...]]:
+    margin = answer.question.margin
     for one in answer.outcomes:
         test, forecast = one.test, one.asked.forecast
         low, high = (test and test.contrast.interval) or (None, None)
@@ -96,6 +105,10 @@ def _rows(answer: Answer) -> Iterable[tuple[object, ...]]:
             answer.unit,
             "yes" if one.is_complete else "no",
             test.contrast.missing if test else "",
+            margin,
+            one.p_level,
+            one.p_level_of_study,
+            "" if one.test is None or margin is None else ("yes" if one.is_level else "no"),
         )
 
 

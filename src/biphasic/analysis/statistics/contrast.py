@@ -101,6 +101,26 @@ class Contrast:
         """Return a corrected p value, but not below that of the sum by itself."""
         return max(corrected, self.p_alone or 0.0) if self.is_pooled else corrected
 
+    def within(self, margin: float) -> Contrast:
+        """Return the sum with p values that test whether it is within a margin of zero."""
+        # Two one-sided tests: the nearer end of the margin decides. Reference: Schuirmann 1987, "A
+        # comparison of the two one-sided tests procedure and the power approach".
+        if self.p_value is None or not self.deciding.error:
+            return replace(self, p_value=None, p_over_seeds=None, p_alone=None)
+        distance = margin - abs(self.mean)
+
+        def p(error: float, freedom: float) -> float:
+            return float(scipy.special.stdtr(freedom, -distance / error)) if error else 0.0
+
+        num, spread = len(self.by_seed), deviation([*self.by_seed.values()])
+        over_seeds = max(p(test.seed_error, test.seed_freedom) for test in self.tests)
+        return replace(
+            self,
+            p_value=max(over_seeds, *(p(test.error, test.freedom) for test in self.tests)),
+            p_over_seeds=over_seeds if spread else None,
+            p_alone=p(spread / math.sqrt(num), num - 1) if spread else None,
+        )
+
     def detectable(self, num_comparisons: int, *, num_arms: int | None = None) -> float | None:
         """Return the smallest difference that is clear with 80 % power; None without a spread."""
         # It is corrected for all pairs of `num_arms` by Tukey, else for `num_comparisons`.

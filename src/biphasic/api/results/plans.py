@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from biphasic.study.run.report import ReportJob
     from biphasic.study.study import Study
 
+_POWERS = {"power_of_forecast": "the forecast", "power_of_level": "a difference of 0 level"}
+
 
 @dataclass(frozen=True, repr=False)
 class StudyPlan(Shown):
@@ -122,13 +124,14 @@ class Registered(Shown):
     records: tuple[RegistrationRecord, ...]
 
     def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return the detectable difference of each comparison, in percentage points."""
+        """Return the detectable difference of each comparison, and its power with a margin."""
         return [
             {
                 "question": one.question,
                 "comparison": one.comparison + 1,
                 "task": one.task,
                 "points": one.points,
+                **one.model_dump(include={"power_of_forecast", "power_of_level"}),
             }
             for one in self.records[-1].detectable
         ]
@@ -147,4 +150,9 @@ class Registered(Shown):
             yield f"changed: {', '.join(last.changed)}; scores of its arms then: {last.num_scores}"
         for row in self.table():
             place = f"{row['question']}, comparison {row['comparison']}, {row['task']}"
-            yield f"{place}: detects {row['points']:.1f} points"
+            powers = (
+                f"; {100 * row[name]:.0f} % power to find {what}"
+                for name, what in _POWERS.items()
+                if name in row
+            )
+            yield f"{place}: detects {row['points']:.1f} points{''.join(powers)}"

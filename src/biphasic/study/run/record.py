@@ -207,6 +207,7 @@ def question_records(config: StudyConfig, tasks: tuple[str, ...]) -> Iterator[Qu
             comparisons=tuple(comparisons),
             supported_if=SupportRecord(**question.supported_if.model_dump()),
             against_if=AgainstRecord(**question.counts_against_if.model_dump()),
+            margin=question.margin,
         )
 
 

@@ -89,6 +89,10 @@ class Question(Config):
     """When the answer is "supported"."""
     against_if: AgainstRule | None = None
     """When the answer is "counts against"; the mirror image of `supported_if` if left out."""
+    margin: Annotated[
+        float | None, Field(gt=0, le=100, exclude_if=lambda margin: margin is None)
+    ] = None
+    """Percentage points: arms whose difference is smaller are tested to be level."""
 
     @property
     def counts_against_if(self) -> AgainstRule:
