@@ -71,7 +71,7 @@ def build(
     """
     from biphasic.api.results.corpus import BuiltCorpus
     from biphasic.data.building.blend import build_bar
-    from biphasic.data.building.build import build_corpus, skipped_in
+    from biphasic.data.building.build import build_corpus, notes_on
     from biphasic.files import expanded
     from biphasic.progress import progress_console, say_on
     from biphasic.study.inputs.corpus import tasks_of
@@ -106,7 +106,7 @@ def build(
             tasks=tasks_of(config, store_of(root), say),
         )
     how = last[0].rates() if last else "already built; nothing to do"
-    return BuiltCorpus(folder, (how, *skipped_in(folder)))
+    return BuiltCorpus(folder, (how, *notes_on(folder)))
 
 
 @check_arguments()
@@ -127,7 +127,7 @@ def inspect(folder: Path | str, *, max_seqlen: int = 512, samples: int = 3) -> I
         True
     """
     from biphasic.api.results.corpus import InspectedCorpus, parts_of
-    from biphasic.data.building.build import RECORD, skipped_in
+    from biphasic.data.building.build import RECORD, notes_on
     from biphasic.data.building.inspect import inspect_corpus
     from biphasic.data.tokens.tokenizer import TextTokenizer
     from biphasic.files import expanded
@@ -135,7 +135,7 @@ def inspect(folder: Path | str, *, max_seqlen: int = 512, samples: int = 3) -> I
     folder, notes = expanded(folder), ()
     if _is_build(folder):
         warning = f"WARNING: unfinished (no {RECORD}); run its 'corpus build' again"
-        notes = tuple(skipped_in(folder)) if (folder / RECORD).is_file() else (warning,)
+        notes = tuple(notes_on(folder)) if (folder / RECORD).is_file() else (warning,)
     beside = (folder / "tokenizer", folder.resolve().parent / "tokenizer")
     tokenizer_folder = next((place for place in beside if place.is_dir()), None)
     tokenizer = TextTokenizer.load(tokenizer_folder) if tokenizer_folder else None

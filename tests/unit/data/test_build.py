@@ -121,14 +121,8 @@ def test_shards_of_an_interrupted_build_have_no_rate():
     assert resumed.rates() == "3 shards reused from an interrupted build"
 
 
-def test_neither_workers_nor_interruptions_change_a_byte(tmp_path, monkeypatch, files, configure):
-    config = configure(
-        files / "big.jsonl", files / "small.jsonl", max_tokens=9000, deduplicate=True
-    )
-    build(config, tmp_path / "one")
-    build(config, tmp_path / "three", num_workers=3)
-    assert snapshot(tmp_path / "three") == snapshot(tmp_path / "one")
-
+def interrupted_build(monkeypatch, config, folder):
+    """Start a build, and interrupt it after three shards."""
     made = []
     original = ShardMaker.make
 
@@ -141,7 +135,18 @@ def test_neither_workers_nor_interruptions_change_a_byte(tmp_path, monkeypatch, 
     with monkeypatch.context() as patch:
         patch.setattr(ShardMaker, "make", stop_after_three)
         with pytest.raises(KeyboardInterrupt):
-            build(config, tmp_path / "resumed")
+            build(config, folder)
+
+
+def test_neither_workers_nor_interruptions_change_a_byte(tmp_path, monkeypatch, files, configure):
+    config = configure(
+        files / "big.jsonl", files / "small.jsonl", max_tokens=9000, deduplicate=True
+    )
+    build(config, tmp_path / "one")
+    build(config, tmp_path / "three", num_workers=3)
+    assert snapshot(tmp_path / "three") == snapshot(tmp_path / "one")
+
+    interrupted_build(monkeypatch, config, tmp_path / "resumed")
     seen = []
     build(config, tmp_path / "resumed", progress=seen.append)
     assert seen[-1].num_found == 3
@@ -394,6 +399,29 @@ def test_what_is_read_ahead_counts_nowhere(tmp_path, configure):
     assert counts["second.jsonl"]["left_out"]["duplicate"] == used
     assert 0 < counts["first.jsonl"]["left_out"]["empty"] < len(documents[3::7])
     assert counts["second.jsonl"]["train"]["tokens"] > 400
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_documents": 50}])
+def test_an_interrupted_build_counts_documents_with_nul_as_another(
+    tmp_path, monkeypatch, configure, limit
+):
+    pairs = synthetic_documents(120, seed=5)
+    texts = [f"{text}\0" * (1 + number % 3) for number, (_, text) in enumerate(pairs)]
+    texts[::4] = [text.replace("\0", " ") for text in texts[::4]]
+    write_texts(tmp_path / "a.jsonl", texts)
+    config = configure(tmp_path / "a.jsonl", **limit)
+    folders = build(config, tmp_path / "one")
+    interrupted_build(monkeypatch, config, tmp_path / "resumed")
+    build(config, tmp_path / "resumed")
+    assert record(tmp_path / "resumed") == record(tmp_path / "one")
+    kept = [
+        texts[int(name.rsplit(":", 1)[1]) - 1]
+        for folder in (folders.train, folders.heldout)
+        for name in names(folder)
+    ]
+    counts = record(tmp_path / "one")["sources"]["a.jsonl"]
+    assert counts["with_nul"] == sum("\0" in text for text in kept) > 20
+    assert (len(kept) < 120) == bool(limit)
 
 
 def test_counts_by_source_reason_and_licence(tmp_path, configure, tokenizer):

@@ -127,6 +127,7 @@ def build_corpus(
                 source.name: {
                     **{split: source.counts(split) for split in SPLITS},
                     "left_out": source.left_out_counts(),
+                    **({"with_nul": number} if (number := source.num_with_nul()) else {}),
                 }
                 for source in sources
             }
@@ -182,12 +183,17 @@ def read_record(folder: Path) -> dict[str, Any]:
     return record
 
 
-def skipped_in(folder: Path) -> Iterator[str]:
-    """Yield the numbers of documents and files that a finished build skipped, by source."""
+def notes_on(folder: Path) -> Iterator[str]:
+    """Yield by source what a finished build skipped, and how many documents hold NUL characters."""
     record = read_record(folder)
     for name, counts in record["sources"].items():
         if reasons := _reasons(counts["left_out"]):
             yield f"{name}: documents skipped: {reasons}"
+        if number := counts.get("with_nul"):
+            yield (
+                f"warning: {name}: documents with NUL characters: {number:,}. They are kept as "
+                "text; often they come from a wrong encoding or a binary file"
+            )
     yield from files_skipped(record["origin"]["sources"])
 
 

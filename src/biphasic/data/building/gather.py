@@ -34,8 +34,9 @@ REASONS: tuple[Reason, ...] = get_args(Reason)
 # Average bytes of text per token, an upper bound; limits how much of a source is read.
 MOST_BYTES_PER_TOKEN = 8
 # Columns of a shard's index: the document's number in its source, counting both splits; that of its
-# license; and the selection's counts of remembered and skipped texts, as the source may end here.
-POSITION, _LICENSE, _MARK, _LEFT_OUT = range(4)
+# license; whether it holds a NUL character; and the selection's counts of remembered and skipped
+# texts, as the source may end here.
+POSITION, _LICENSE, _NUL, _MARK, _LEFT_OUT = range(5)
 
 Watch = Callable[[int, int], None]  # counts a shard: bytes of its text, and tokens
 
@@ -134,6 +135,11 @@ class Gathered:
         counts["empty"] += sum(int(np.sum(index[:, LENGTHS] == 0)) for index in indices)
         return counts
 
+    def num_with_nul(self) -> int:
+        """Count the documents of the corpus with a NUL character, which is kept as text."""
+        kept = (self._kept(shard) for split in SPLITS for shard in self.shards[split])
+        return sum(int(index[index[:, LENGTHS] > 0, _NUL].sum()) for index in kept)
+
     def last_row(self) -> NDArray[np.int64]:
         """Return the index's row of the last document."""
         shards = [shard for split in SPLITS for shard in self.shards[split]]
@@ -228,7 +234,9 @@ class Gathering:
         license_number = self._licenses.setdefault(document.license, len(self._licenses))
         left_out = self._selection.left_out - self._left_out_before
         mark = self._selection.mark()
-        return (position, license_number, mark, *(left_out[reason] for reason in REASONS))
+        has_nul = "\0" in document.text
+        counts = (left_out[reason] for reason in REASONS)
+        return (position, license_number, has_nul, mark, *counts)
 
     def _order(self, split: CorpusSplit) -> None:
         if block := self._builders[split].take():

@@ -15,8 +15,8 @@ from biphasic.data.building.build import (
     CorpusFolders,
     build_corpus,
     corpus_origin,
+    notes_on,
     read_record,
-    skipped_in,
 )
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.selection import TaskTexts
@@ -243,7 +243,7 @@ def build_missing_corpus(
                 check_tokenizer=check_tokenizer,
                 tasks=tasks_of(config, store, say),
             )
-            for line in skipped_in(folder):
+            for line in notes_on(folder):
                 say(line)
 
 
