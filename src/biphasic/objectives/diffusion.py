@@ -21,7 +21,6 @@ import numpy as np
 from pydantic import Field
 
 from biphasic.data.rows import RowBatch
-from biphasic.errors import DataError
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.supervision import Supervision, Vocabulary
 from biphasic.seeds import stream, uniforms
@@ -82,10 +81,6 @@ class Diffusion(ObjectiveConfig):
             is_hidden[start:end] = uniforms(bits, end - start) < rate
             weights[start:end] = 1 / rate
         positions = np.flatnonzero(is_hidden)
-        if not len(positions):
-            raise DataError(
-                f"no token of a batch of {batch.packed.num_tokens} was masked; use larger batches"
-            )
         shown = batch.packed.input_ids.copy()
         shown.reshape(-1)[positions] = vocabulary.mask_id
         supervision = Supervision(

@@ -25,7 +25,6 @@ from pydantic import AfterValidator, Field, PositiveInt
 from biphasic.amounts import percent_number
 from biphasic.config import Config
 from biphasic.data.rows import NUM_SPECIAL, Piece, RowBatch
-from biphasic.errors import DataError
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.supervision import Supervision, Vocabulary
 from biphasic.objectives.words import word_starts
@@ -177,16 +176,11 @@ class MaskingConfig(ObjectiveConfig):
         return {**identity, "selection": named}
 
     def mask(self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int) -> Supervision:
-        """Select tokens to predict and hide them; each is labelled at its own position."""
+        """Select tokens to predict, maybe none, and hide them; label each at its own position."""
         is_selected, units = select(
             batch, vocabulary, self.selection, mlm_probability=self._rate, mask_seed=mask_seed
         )
         positions = np.flatnonzero(is_selected)
-        if not len(positions):
-            raise DataError(
-                f"no token of a batch of {batch.packed.num_tokens} was masked at mlm_probability "
-                f"{self._rate}; use larger batches or a higher rate"
-            )
         shown = _replaced(batch, is_selected, units, vocabulary, self._shares, mask_seed=mask_seed)
         return Supervision(
             rows=replace(batch.packed, input_ids=shown),

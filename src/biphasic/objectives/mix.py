@@ -134,16 +134,17 @@ class Mix(SeveralObjectives):
         # Rows are in seeded order, so no objective gets a special kind of rows.
         borders = accumulate(self._rows_of_each(batch.packed.num_rows), initial=0)
         parts: list[Supervision] = []
-        empty: list[DataError] = []
+        errors: list[DataError] = []
         for objective, (start, end) in zip(self.objectives, pairwise(borders), strict=True):
             try:
                 parts += objective.checked_parts(
                     batch.part(start, end), vocabulary, mask_seed=mask_seed
                 )
             except DataError as error:
-                empty.append(error)
-        if not parts:
-            raise empty[0]
+                errors.append(error)
+        parts = [part for part in parts if len(part.labels)]
+        if not parts and errors:
+            raise errors[0]
         return tuple(parts)
 
     def checked_parts(

@@ -182,10 +182,11 @@ class ObjectiveConfig(Config):
     ) -> tuple[Supervision, ...]:
         """Make inputs and labels of rows, in one part or in several that attend differently.
 
-        The losses of all parts are summed and divided once by the number of all labels.
+        The losses of all parts are summed and divided once by the number of all labels. A step
+        without labels makes no update.
 
         Raises:
-            DataError: The rows contain nothing to learn from.
+            DataError: The rows contain nothing to learn from, and the run has to end.
         """
 
     def checked_parts(

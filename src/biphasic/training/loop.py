@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -190,7 +190,8 @@ def _train_until(  # noqa: PLR0917
             ranks.heartbeat.at(Activity.READING, run.step)
             given = next(inputs)
             ranks.barrier()  # one that hangs while it reads is seen here, and not in a layer
-            if run.step in recipe.skip_steps:
+            if run.step in recipe.skip_steps or given.num_supervised == 0:
+                options.warn_of(_why_without_update(run, phase, given))
                 _count(run, phase, replace(given, num_supervised=0, flops=0))
             else:
                 pending.add(*_update(run, phase, given))
@@ -223,6 +224,15 @@ def _train_until(  # noqa: PLR0917
 
 def _is_due(step: int, *, every: int) -> bool:
     return every > 0 and step % every == 0
+
+
+def _why_without_update(run: Run, phase: PlacedPhase, given: StepInput) -> Iterator[str]:
+    """Yield a line on a step without labels; who skips a step knows why."""
+    if run.step not in run.lineage.recipe.skip_steps:
+        yield (
+            f"step {run.step} makes no update: {phase.phase.short_name} got no label from its "
+            f"{given.batch.packed.num_tokens:,} tokens; use larger batches or a higher rate"
+        )
 
 
 def _update(run: Run, phase: PlacedPhase, given: StepInput) -> tuple[StepReport, Tensor, Tensor]:

@@ -23,7 +23,8 @@ from objective_rows import (
 
 from biphasic.data.rows import Piece, RowBatch
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
-from biphasic.errors import ConfigError, DataError
+from biphasic.errors import ConfigError
+from biphasic.objectives.diffusion import Diffusion
 from biphasic.objectives.masking import SpanConfig, select
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.mntp import Mntp
@@ -352,8 +353,24 @@ def test_mntp_stays_within_the_sequence():
         "replacement": "mask",
         "mask_seed": 7,
     }
-    with pytest.raises(DataError, match=r"batch of 7 .* mlm_probability"):
-        supervise(Mntp(objective="mntp", mlm_probability=1e-9), batch, VOCABULARY, mask_seed=0)
+
+
+@pytest.mark.parametrize(
+    "rare",
+    [
+        Mlm(objective="mlm", mlm_probability=1e-9),
+        Mlm(objective="mlm", mlm_probability=1e-9, replacement="bert"),
+        Mntp(objective="mntp", mlm_probability=1e-9),
+        Diffusion(objective="diffusion", least_rate=1e-3),
+    ],
+    ids=["mlm", "replaced", "mntp", "diffusion"],
+)
+def test_a_batch_without_a_masked_token_is_shown_as_it_is(rare):
+    batch = batch_of([[Piece(0, 0, 0, 1)]], row_length=8)
+    seeds = (supervise(rare, batch, VOCABULARY, mask_seed=seed) for seed in range(1000))
+    found = next(part for part in seeds if not len(part.labels))
+    assert np.array_equal(found.rows.input_ids, batch.packed.input_ids)
+    assert (found.positions.dtype, len(found.positions)) == (np.int64, 0)
 
 
 @pytest.mark.parametrize(

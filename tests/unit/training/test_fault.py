@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -181,6 +182,31 @@ def test_nothing_changes_in_a_skipped_step(train, make_recipe):
     recipe = make_recipe({**CLM, "steps": 4}).skipping([3])
     before = train(make_recipe(CLM))
     after = train(recipe, options={"checkpoint_every": 1})
+    assert all((before / name).read_bytes() == (after / name).read_bytes() for name in FILES)
+
+
+@pytest.mark.parametrize("objective", ["mlm", "mntp"])
+def test_a_step_in_which_no_token_is_masked_makes_no_update(train, make_recipe, objective):
+    """Its weights are those before it, and a line names it."""
+    none = {"objective": objective, "steps": 2, "mlm_probability": 1e-9}
+    warnings: list[str] = []
+    before = train(make_recipe(CLM))
+    after = train(make_recipe(CLM, none), options={"checkpoint_every": 1, "warn": warnings.append})
+    assert all((before / name).read_bytes() == (after / name).read_bytes() for name in FILES)
+    entry = read_json(after / "state.json")["ledger"][1]
+    assert (entry["steps"], entry["supervised_tokens"], entry["flops"]) == (2, 0, 0)
+    assert entry["tokens"] > 0
+    tokens = r"\d+ tokens; use larger batches or a higher rate"
+    for step, line in zip((3, 4), warnings, strict=True):
+        assert re.fullmatch(
+            rf"step {step} makes no update: {objective} got no label from its {tokens}", line
+        )
+
+
+def test_a_mixture_without_labels_makes_no_update(train, make_recipe):
+    rare = [{"objective": name, "mlm_probability": 1e-9} for name in ("mlm", "mntp")]
+    none = {"objective": "mix", "objectives": rare, "shares": [0.5, 0.5], "steps": 1}
+    before, after = train(make_recipe(CLM)), train(make_recipe(CLM, none))
     assert all((before / name).read_bytes() == (after / name).read_bytes() for name in FILES)
 
 

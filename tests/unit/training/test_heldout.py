@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from biphasic.data.rows import BatchShape, RowPlan, RowReader
-from biphasic.errors import TrainingError
+from biphasic.errors import DataError, TrainingError
 from biphasic.objectives.clm import Clm
+from biphasic.objectives.mlm import Mlm
 from biphasic.training.data import TrainingData
 from biphasic.training.records import heldout as module
 from biphasic.training.records.heldout import HeldoutLoss
@@ -109,6 +110,12 @@ def test_a_measure_may_have_several_parts(make_recipe, training_data, model):
     found = sample(training_data).evaluate(model, own=own)
     losses = sorted(found[name] for name in ("clm", "mlm"))
     assert losses[0] - 0.1 < found["both"] < losses[1] + 0.1
+
+
+def test_a_measure_without_labels_is_refused(training_data, model):
+    rare = Mlm(objective="mlm", mlm_probability=1e-9)
+    with pytest.raises(DataError, match=r"held-out RARE loss has no label in .* tokens; hold out"):
+        sample(training_data).evaluate(model, objectives=(), own={"rare": (rare, 2)})
 
 
 def test_evaluation_changes_nothing(training_data, model):

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from biphasic.data.rows import BatchShape, RowBatch, RowPlan, RowReader
+from biphasic.errors import DataError
 from biphasic.objectives.clm import Clm
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.objective import ObjectiveConfig
@@ -73,7 +74,7 @@ class HeldoutLoss:
         measures |= {name: one for name, one in (own or {}).items() if name not in usual}
         losses: dict[str, float] = {}
         for name, (objective, num_draws) in measures.items():
-            total, count = 0.0, 0.0
+            total, count, num_labels = 0.0, 0.0, 0
             for number, batch in enumerate(self._batches, start=1):
                 if report:
                     place = f"batch {number:,} of {len(self._batches):,}"
@@ -83,5 +84,12 @@ class HeldoutLoss:
                         for supervision in part.split(rows_per_pass):
                             total += float(summed_loss(model, supervision, loss=loss))
                         count += part.normaliser
+                        num_labels += len(part.labels)
+            if not num_labels:
+                tokens = sum(batch.packed.num_tokens for batch in self._batches)
+                raise DataError(
+                    f"the held-out {name.upper()} loss has no label in a sample of {tokens:,} "
+                    "tokens; hold out more documents"
+                )
             losses[name] = total / count
         return losses
