@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -181,6 +181,7 @@ class Finetuner:
                 scores = _probe(encoder, head, run)
             else:
                 scores = _score(encoder, head, task) if is_finite else {}
+            scores = _clustered(scores, task.info.clusters)
             yield (
                 ResultRecord(
                     format=RESULT_FORMAT,
@@ -350,6 +351,21 @@ def _score(encoder: Encoder, head: nn.Module, task: EncodedTask) -> dict[str, Sp
         for problem in wrong_scores(scores, kind.facts):
             raise ConfigError(f"breaks the rule 'scores': {problem}", about=kind.plugin.name)
     return scores
+
+
+def _clustered(
+    scores: Mapping[str, SplitScores], clusters: Mapping[str, Mapping[str, str]]
+) -> dict[str, SplitScores]:
+    """Return scores with the clusters that the task's rows name, if they do."""
+    if not clusters:
+        return dict(scores)
+    named = {split: clusters.get(split, {}) for split in scores}
+    return {
+        split: replace(
+            of, columns={**of.columns, "cluster": [named[split].get(i, i) for i in of.ids]}
+        )
+        for split, of in scores.items()
+    }
 
 
 @contextmanager

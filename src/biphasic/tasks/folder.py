@@ -162,7 +162,7 @@ def load_task(folder: Path) -> Task:
     with reading(folder, DataError):
         task = KINDS[description.kind].read(folder, description, info, files)
     majority = KINDS[description.kind].majority(task)
-    return replace(task, info=replace(info, overlaps=count_overlaps(task), majority=majority))
+    return replace(task, info=replace(task.info, overlaps=count_overlaps(task), majority=majority))
 
 
 def _determinants(folder: Path, description: TaskDescription, files: list[str]) -> dict[str, Any]:

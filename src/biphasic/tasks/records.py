@@ -22,6 +22,7 @@ class TaskInfo:
     trained_on: str | None = None  # task whose training split replaces its own
     overlaps: Mapping[str, int] = field(default_factory=dict)
     majority: tuple[str, float] | None = None  # the most frequent label of test, and its share
+    clusters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by split and id
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class TaskFile(TaskSettings):
     def _check_columns(self) -> Self:
         kind = KINDS[self.kind]
         for name, column in self.columns.items():
-            if name not in kind.columns:
+            if name not in (*kind.columns, *kind.optional_columns):
                 raise ValueError(f"columns.{name}: a task of kind {kind.name} has no such column")
             if isinstance(column, int) and name not in kind.numbered_columns:
                 raise ValueError(f"columns.{name}: expected the name of a column, not {column}")

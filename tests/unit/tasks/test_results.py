@@ -98,6 +98,17 @@ def test_results_are_written_complete_and_as_the_reports_read_them(finetune, tmp
         assert read[name] == [*validation.columns[name], *test.columns[name]]
 
 
+@pytest.mark.parametrize("kind", ["sc", "tc", "qa"])
+def test_results_name_the_clusters_of_rows(finetune, tiny_tasks, tmp_path, kind):
+    task = tiny_tasks[kind]()
+    clusters = {"test": {example.id: "d1" for example in task.splits["test"]}}
+    info = dataclasses.replace(task.info, clusters=clusters)
+    write_result(tmp_path / "run", *finetune(dataclasses.replace(task, info=info)))
+    table = pq.read_table(tmp_path / "run" / "scores.parquet").to_pydict()
+    for split, name, cluster in zip(table["split"], table["id"], table["cluster"], strict=True):
+        assert cluster == ("d1" if split == "test" else name)
+
+
 def test_a_diverged_run_has_no_scores(finetune, tmp_path):
     write_result(tmp_path / "run", *finetune("sc", learning_rate=1e30))
     record = read_json(tmp_path / "run" / "result.json")

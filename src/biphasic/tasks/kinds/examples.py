@@ -16,12 +16,14 @@ from biphasic.tasks.rows.content import TaskContent
 from biphasic.tasks.rows.labels import Labels, check_labels, read_labels
 from biphasic.tasks.rows.row import Row, plain_name, read_csv, read_jsonl, read_tsv
 from biphasic.tasks.rows.splits import SPLIT_NAMES, cut_splits, find_splits, plain_suffix
+from biphasic.tasks.rows.templates import template_fields
 
 if TYPE_CHECKING:
     from biphasic.tasks.folder import TaskDescription
     from biphasic.tasks.task_file import TaskFile
 
 LABELS = "labels"  # setting of kinds with named outputs
+CLUSTER = "cluster"  # column of what examples share, such as a document
 _TRAINING = "the training split"
 # Readers of files with named columns.
 _NAMED: tuple[Callable[[Path], Any], ...] = (read_jsonl, read_csv, read_tsv)
@@ -31,6 +33,7 @@ class ExampleKind(TaskKind):
     """A kind with files of examples: `SPLIT.jsonl`, and `labels.json` if its outputs have names."""
 
     optional_files = ("validation.jsonl",)
+    optional_columns = (CLUSTER,)
     suffixes: ClassVar[tuple[str, ...]] = (".jsonl", ".csv", ".tsv")  # of the user's files
 
     @abstractmethod
@@ -90,31 +93,46 @@ class ExampleKind(TaskKind):
         labels = read_labels(folder / "labels.json") if self.has_labels else ()
         if self.has_labels:
             self.check_labels(labels, where=str(folder / "labels.json"))
+        clusters: dict[str, dict[str, str]] = {}
         splits = {
             split: self._unique(
                 read_jsonl(folder / f"{split}.jsonl"),
                 labels=labels,
                 template=description.template,
                 where=str(folder / f"{split}.jsonl"),
+                clusters=clusters.setdefault(split, {}),
             )
             for split in SPLITS
             if f"{split}.jsonl" in files
         }
+        if named := {split: of for split, of in clusters.items() if of and split != "train"}:
+            info = replace(info, clusters=named)
         if train := splits.get("train"):
             where = str(folder / "train.jsonl")
             self.check_train(train, where=where)
         return ExampleTask(info, splits, labels)
 
     def _unique(
-        self, rows: Iterable[Row], *, labels: Sequence[str], template: str | None, where: str
+        self,
+        rows: Iterable[Row],
+        *,
+        labels: Sequence[str],
+        template: str | None,
+        where: str,
+        clusters: dict[str, str],
     ) -> tuple[Any, ...]:
-        """Parse the rows of one split; no id may occur twice."""
+        """Parse the rows of one split, and their clusters; no id may occur twice."""
         examples: dict[str, Any] = {}
+        is_text = template is not None and CLUSTER in template_fields(template)
         for row in rows:
             example = self.parse(row, labels=labels, template=template)
             if example.id in examples:
                 raise row.error(f"the id '{example.id}' is repeated")
             examples[example.id] = example
+            if row.value.get(CLUSTER, "") != "" and not is_text:
+                clusters[example.id] = row.id(CLUSTER)
+            if len(clusters) not in {0, len(examples)}:
+                raise row.error(f"rows with and without a '{CLUSTER}'; give every row one, or none")
         if not examples:
             raise DataError(f"{where}: the split is empty")
         return tuple(examples.values())
@@ -157,7 +175,9 @@ class ExampleKind(TaskKind):
                 replace(row, value={**row.value, "id": row.id(), **self.canonical(row, labels)})
                 for row in rows[split]
             ]
-            self._unique(rows[split], labels=names, template=file.template, where=str(path))
+            self._unique(
+                rows[split], labels=names, template=file.template, where=str(path), clusters={}
+            )
         cut = cut_splits(rows, file, where=where)
         if train := cut.get("train"):
             where = str(paths["train"])
@@ -192,18 +212,20 @@ class ExampleKind(TaskKind):
         """Return rows with fields named as in docs/formats.md; the first row decides."""
         if not rows:
             return []
-        there, id_column = rows[0].value.keys(), file.columns.get("id")
+        there = rows[0].value.keys()
         chosen = self.choose_columns(there, path, file)
-        if id_column or "id" in there:
-            chosen["id"] = str(id_column or "id")
+        for name in ("id", *self.optional_columns):
+            if name in file.columns or (name in there and name not in chosen.values()):
+                chosen[name] = str(file.columns.get(name, name))
+            late = next((row for row in rows if name in row.value and name not in there), None)
+            if late and name not in chosen:
+                raise late.error(
+                    f"has the field '{name}', but the first row has none; give every row one, or "
+                    "no row"
+                )
         for column in chosen.values():
             if column not in there:
                 raise DataError(f"{path}:1: no column '{column}'; {available(there)}")
-        late = next((row for row in rows if "id" in row.value), None)
-        if late and "id" not in chosen:
-            raise late.error(
-                "has an 'id', but the first row has none; give every row one, or no row"
-            )
         return [self.renamed(row, chosen) for row in rows]
 
     def renamed(self, row: Row, chosen: Mapping[str, str]) -> Row:

@@ -126,6 +126,7 @@ class TaskKind(ABC):
     needed: ClassVar[tuple[str, ...]] = ()  # contents that a task needs beside its splits
     optional_files: ClassVar[tuple[str, ...]] = ()  # that a task folder may have as well
     columns: ClassVar[Collection[str]] = ()  # of examples, that people may rename in task files
+    optional_columns: ClassVar[Collection[str]] = ()  # those that a file may lack
     paired_columns: ClassVar[Collection[str]] = ()  # those that may be two: a pair of texts
     numbered_columns: ClassVar[Collection[str]] = ()  # those that may be numbers, without a header
     # Kind whose folders and published datasets this kind scores too, without training and prompts.

@@ -164,7 +164,7 @@ def test_ids_are_given_to_all_rows_or_to_none(store, custom):
     write_splits(custom, ".jsonl", jsonl(first, second))
     write_splits(custom, ".jsonl", jsonl(first, second | {"id": 7}), "test")
     where = at(custom, "test.jsonl", 2)
-    refused(store, f"sc:{custom}", where + "has an 'id', but the first row has none")
+    refused(store, f"sc:{custom}", where + "has the field 'id', but the first row has none")
     write_splits(custom, ".jsonl", jsonl(first | {"id": 7}, second), "test")
     refused(store, f"sc:{custom}", where + "no field 'id'")
 
@@ -506,3 +506,58 @@ def test_a_header_that_is_repeated_is_refused(store, custom, kind, suffix, lines
         (custom / f"{split}.{suffix}").write_text("\n".join([header, *rows, header, ""]))
     with pytest.raises(DataError, match=rf"train\.{suffix}:{len(rows) + 2}|test\.{suffix}:3"):
         store.task(f"{kind}:{custom}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "row"),
+    [
+        ("sc", {"label": "a"}),
+        ("ml", {"labels": ["a", "b"]}),
+        ("tc", {"tokens": ["x"], "tags": ["B-LOC"]}),
+        ("qa", {"question": "q", "context": "c", "answers": []}),
+    ],
+)
+def test_rows_may_name_a_cluster(store, custom, kind, row):
+    rows = [{"text": name, **row} for name in "xyz"]
+    rows[1] |= {"label": "b"} if kind == "sc" else {}
+    write_splits(custom, ".jsonl", jsonl(*rows))
+    assert store.task(f"{kind}:{custom}").info.clusters == {}
+    own = [row | {"cluster": name} for row, name in zip(rows, ("d1", "d1", 2), strict=True)]
+    write_splits(custom, ".jsonl", jsonl(*own), "test")
+    assert store.task(f"{kind}:{custom}").info.clusters == {
+        "test": {"1": "d1", "2": "d1", "3": "2"}
+    }
+
+
+def test_the_column_of_clusters_may_have_another_name(store, custom):
+    write_splits(custom, ".csv", "text,label,document\nx,a,d1\ny,b,d1\n")
+    path = write_yaml(custom, "kind: sc\nfolder: .\ncolumns: {cluster: document}\n")
+    task = store.task(path)
+    both = {"2": "d1", "3": "d1"}
+    assert task.info.clusters == {"validation": both, "test": both}
+    assert [example.text for example in task.splits["test"]] == ["x", "y"]
+
+
+def test_a_cluster_that_a_template_reads_is_text(store, custom):
+    write_splits(custom, ".csv", "text,label,cluster\nx,a,\ny,b,d1\n")
+    path = write_yaml(custom, 'kind: sc\nfolder: .\ntemplate: "{cluster}: {text}"\n')
+    task = store.task(path)
+    assert task.info.clusters == {}
+    assert [example.text for example in task.splits["test"]] == [": x", "d1: y"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ({}, {"cluster": "d"}, "has the field 'cluster', but the first row has none"),
+        ({"cluster": "d"}, {}, "no field 'cluster'"),
+        ({"cluster": "d"}, {"cluster": ""}, "rows with and without a 'cluster'"),
+        ({"cluster": ""}, {"cluster": "d"}, "rows with and without a 'cluster'"),
+        ({"cluster": "d"}, {"cluster": 0.5}, "'cluster' must be a text or a whole number, not 0.5"),
+    ],
+)
+def test_clusters_are_given_to_all_rows_or_to_none(store, custom, first, second, message):
+    rows = [{"text": name, "label": name} for name in "ab"]
+    write_splits(custom, ".jsonl", jsonl(*rows))
+    write_splits(custom, ".jsonl", jsonl(rows[0] | first, rows[1] | second), "test")
+    refused(store, f"sc:{custom}", at(custom, "test.jsonl", 2) + message)
