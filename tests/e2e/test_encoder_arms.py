@@ -71,6 +71,7 @@ def test_a_finished_encoder_is_compared_with_what_a_study_trains(root, encoder, 
         "--seed", "0", "--seed", "1", "--learning-rate", "5e-4", *settings,
     )  # fmt: skip
     assert code == 0, err
+    assert err.count("few steps of fine-tuning: first-word (") == 1
     assert snapshot(root / "store/finetunes") == results
 
     (encoder / "config.json").write_text(

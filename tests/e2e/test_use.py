@@ -42,6 +42,7 @@ def test_from_reviews_to_predictions(cli, place, monkeypatch):
     assert code == 0, err
     assert "reviews: 2 runs, 0 of them finished; each has about 10 steps of 16" in err
     assert "reads 24 examples 5 times" in err
+    assert "few steps of fine-tuning: reviews (10); the paper takes up to 1,000" in err
     assert "repeating it" not in err  # two processes kept their best, and one of them the best
     assert "kept: rate " in out
     assert "  always answering 'good': accuracy 50.00\n" in out

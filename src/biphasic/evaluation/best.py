@@ -21,7 +21,7 @@ from biphasic.progress import say_on
 from biphasic.records import ResultRecord
 from biphasic.study import EXAMPLE_TOKENS
 from biphasic.study.gc.pins import record_pin
-from biphasic.study.inputs.tasks import PlannedTask
+from biphasic.study.inputs.tasks import PlannedTask, few_steps
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
 from biphasic.study.jobs.keep import KeptModel, find_kept, keep_best
 from biphasic.study.plan.cost import run_flops
@@ -79,6 +79,8 @@ def score_grid(
     say, runs = say_on(console), group.runs[task.info.name]
     missing = plan.missing(group, say=say)
     say(announcement(task, num_runs=len(runs), num_missing=len(missing)))
+    if note := few_steps(plan.tasks):
+        say(note)
     if missing:
         if task.training.is_trained and not task.training.protocol.is_probe:
             with compute_threads(num_threads):

@@ -27,7 +27,7 @@ from biphasic.records import Convention
 from biphasic.sealed import read_result_record
 from biphasic.store import FINETUNES
 from biphasic.study.gc.pins import record_pin
-from biphasic.study.inputs.tasks import PlannedTask
+from biphasic.study.inputs.tasks import PlannedTask, few_steps
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
 from biphasic.study.plan.finetuning import by_training
 from biphasic.study.run.jobs import WORKER, load_job
@@ -43,6 +43,8 @@ def evaluate_plan(
     console: Console,
 ) -> Iterator[Evaluation]:
     """Run the missing fine-tunings of a plan, and yield the evaluation of each task."""
+    if note := few_steps(planned.tasks):
+        say_on(console)(note)
     for evaluations in by_training(planned.tasks):
         group = planned.group(evaluations)
         record_pin(planned.store, group.id, made_by="evaluate", results=group.run_ids())

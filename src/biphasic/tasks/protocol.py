@@ -36,6 +36,8 @@ _OPTIMIZER_NAMES = {
 
 Reading = Literal["clm", "mlm", "mntp"]  # how a language model gives a sentence a probability
 
+PAPER_STEPS = 1000  # of a fine-tuning at most, in arXiv:2507.00994
+FEW_STEPS = PAPER_STEPS // 10  # fewer steps than these are reported
 FINETUNING_VERSION = 3  # increase by hand whenever the same fine-tuning would give different scores
 
 
@@ -45,7 +47,7 @@ class FinetuneProtocol(Config):
     train: Literal["all", "head"] = "all"
     """all: train encoder and head by gradient steps; head: a probe. The encoder is frozen, and a
     linear model on its states (of sc, ml, sr, tc) is fitted, its strength chosen by validation."""
-    max_steps: PositiveInt = 1000
+    max_steps: PositiveInt = PAPER_STEPS
     """Maximum optimizer steps of a run."""
     max_epochs: PositiveInt = 1
     """Maximum passes over the training data."""

@@ -161,6 +161,22 @@ def test_one_task_under_two_names_is_said(tmp_path, make_task):
     assert note.startswith("tasks 'm' and 'again' are one")
 
 
+def test_tasks_with_few_steps_of_fine_tuning_are_named_once(tmp_path, make_task):
+    make_task(tmp_path / "mine")
+    epoch = {"name": "m", "source": f"sc:{tmp_path}/mine", "protocol": {"batch_size": 1}}
+    tasks = [
+        epoch,
+        {**epoch, "name": "long", "protocol": {"batch_size": 1, "max_epochs": 50}},
+        {**epoch, "name": "probe", "protocol": {"train": "head"}},
+    ]
+    found = previewed(tmp_path / "store", tasks=tasks)
+    steps = {task.info.name: task.num_steps for task in found.tasks}
+    assert 0 == steps["probe"] < steps["m"] < 100 <= steps["long"]
+    [note] = [note for note in plan_notes(found) if "few steps" in note]
+    assert note.startswith(f"few steps of fine-tuning: m ({steps['m']}); the paper takes up to")
+    assert not any("few steps" in note for note in plan_notes(previewed(tmp_path, tasks=tasks[1:])))
+
+
 def test_a_shared_number_of_training_examples_is_of_the_tasks_trained_on(tmp_path, make_retrieval):
     near, far, zero = (tmp_path / name for name in ("near", "far", "zero"))
     make_retrieval(near)

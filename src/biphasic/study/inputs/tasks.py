@@ -6,7 +6,7 @@ Placeholders can replace tasks that are still to be built or fetched, to plan a 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -26,7 +26,7 @@ from biphasic.study.study import Study
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from biphasic.tasks.folder import DESCRIPTION, count_overlaps, load_task, read_description
 from biphasic.tasks.kinds.registry import KINDS
-from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.protocol import FEW_STEPS, PAPER_STEPS, FinetuneProtocol
 from biphasic.tasks.published.benchmark import PREFIX, mteb_kind, mteb_task
 from biphasic.tasks.published.catalog import PUBLISHED
 from biphasic.tasks.records import SPLITS, Task, TaskInfo
@@ -97,6 +97,19 @@ class PlannedTask:
         # `train_examples` once drew the windows of such kinds.
         draws = kind.has_windows and "train_examples" in settings
         return {**settings, "draws": "examples"} if draws else settings
+
+
+def few_steps(tasks: Iterable[PlannedTask]) -> str:
+    """Name the tasks with fine-tunings of few steps; empty for none."""
+    trained = (task for task in tasks if task.is_trained)
+    few = [task for task in trained if 0 < task.training.num_steps < FEW_STEPS]
+    if not few:
+        return ""
+    names = ", ".join(f"{task.info.name} ({task.training.num_steps})" for task in few)
+    return (
+        f"few steps of fine-tuning: {names}; the paper takes up to {PAPER_STEPS:,}. Encoders may "
+        "differ by how fast they learn; raise max_epochs (or max_steps, if that is the limit)"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from biphasic.numerics import is_other_code
 from biphasic.plugins import references_in, shown, without_code
 from biphasic.sealed import read_result_record
 from biphasic.store import FINETUNES, STATES, is_trained, result_folder, state_folder
+from biphasic.study.inputs.tasks import few_steps
 from biphasic.study.plan.finetuning import FinetuneGroup, other_reading_of_phase
 from biphasic.study.plan.plan import Plan, Segment
 from biphasic.training.state import Checkpoints, read_state_record
@@ -64,9 +65,10 @@ class Finished:
 
 
 def plan_notes(plan: Plan) -> tuple[str, ...]:
-    """Return sentences about settings, tasks that are one, and arms of another version."""
+    """Return sentences about settings, tasks, and arms of another version."""
     unused = plan.study.config.unused_rates()
-    return (*unused, *_same_tasks(plan), *_other_readings(plan), *outdated_arms(plan))
+    few = [note] if (note := few_steps(plan.tasks)) else []
+    return (*unused, *few, *_same_tasks(plan), *_other_readings(plan), *outdated_arms(plan))
 
 
 def _same_tasks(plan: Plan) -> Iterator[str]:
