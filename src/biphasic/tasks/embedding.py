@@ -16,6 +16,7 @@ from huggingface_hub.errors import (
 )
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, normalizers
+from transformers import AutoTokenizer
 
 from biphasic.config import nearest
 from biphasic.data.tokens.tokenizer import TextTokenizer
@@ -26,8 +27,8 @@ from biphasic.model.checks.limits import ModelLimits, model_limits, tokenizer_li
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.compute.pooling import Pooling
 from biphasic.model.loading.directions import is_decoder, is_open
-from biphasic.model.loading.hub import check_intact, locate_model
-from biphasic.model.loading.reading import read_config
+from biphasic.model.loading.hub import check_intact, locate_model, once
+from biphasic.model.loading.reading import loading, read_config
 from biphasic.tasks.encoding import Encoder
 from biphasic.tasks.trained_vectors import TrainedVectors
 from biphasic.training.step.optimizer import set_precision
@@ -67,6 +68,7 @@ class EmbeddingSettings:
     causal: bool  # whether texts are read from left to right
     similarity: str  # of two vectors, by sentence-transformers' name
     keeps_end: bool  # whether a text that is cut loses its beginning
+    is_sentences: bool = False  # whether the folder is read as sentence-transformers reads it
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,7 @@ def _sentence_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
         causal=is_decoder(config) and not is_open(config),
         similarity=_stated(folder).get("similarity_fn_name") or "cosine",
         keeps_end=_stated(body, "tokenizer_config.json").get("truncation_side") == "left",
+        is_sentences=True,
     )
 
 
@@ -233,18 +236,25 @@ def _prefix(folder: Path, choices: Choices) -> str:
 
 def _framing(folder: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the tokens that a tokenizer adds before and after every text."""
-    path = folder / "tokenizer.json"
-    if not path.is_file():
+    if not (folder / "tokenizer.json").is_file():
         raise DataError(f"{folder}: no tokenizer.json; only fast tokenizers are supported")
-    tokenizer = Tokenizer.from_file(str(path))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
+    tokenizer = once(_transformers_tokenizer, folder)
     inner = tokenizer.encode("a", add_special_tokens=False).ids
     framed = tokenizer.encode("a", add_special_tokens=True).ids
     start = next(
         (at for at in range(len(framed)) if framed[at : at + len(inner)] == inner), len(framed)
     )
     return tuple(framed[:start]), tuple(framed[start + len(inner) :])
+
+
+def _transformers_tokenizer(folder: Path) -> Tokenizer:
+    """Return the tokenizer as sentence-transformers loads it."""
+    # A `tokenizer_class` may replace rules of tokenizer.json, and add special tokens.
+    with loading(folder):
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False).backend_tokenizer
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def _limit(choices: Choices, limits: ModelLimits, *, usual: int) -> int:
@@ -315,6 +325,9 @@ def load_embedder(
     model = load_checked_encoder(settings.folder, on_compute_device, causal=settings.causal)
     set_precision(model, "bf16" if precision == "bfloat16" else "fp32")
     tokenizer = TextTokenizer.load(settings.folder)
+    if settings.is_sentences:
+        rules = once(_transformers_tokenizer, settings.folder)
+        tokenizer = TextTokenizer(rules, tokenizer.special_tokens)
     if batch_tokens is None and model.device.type != "cpu":
         batch_tokens = _GPU_BATCH_TOKENS
     how = (settings.causal, settings.pooling)

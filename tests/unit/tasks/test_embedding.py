@@ -105,6 +105,30 @@ def test_a_real_model_gives_the_vectors_that_its_makers_mean(one_thread, tmp_pat
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name", ["GPT2TokenizerFast", "Qwen2TokenizerFast", "RobertaTokenizerFast"]
+)
+def test_a_class_that_replaces_rules_of_the_tokenizer_is_heeded(
+    one_thread, sentence_model, tmp_path, name
+):
+    from sentence_transformers import SentenceTransformer
+
+    folder = sentence_model
+    named = {"cls_token": "<|bos|>", "sep_token": "<|eos|>", "unk_token": "<|pad|>"}
+    change(folder / "tokenizer_config.json", tokenizer_class=name, **named)
+    rules = json.loads((folder / "tokenizer.json").read_text())
+    rules["pre_tokenizer"] = {
+        "type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": False
+    }  # fmt: skip
+    rules["normalizer"] = {"type": "Lowercase"}
+    (folder / "tokenizer.json").write_text(json.dumps(rules))
+    texts = ["Paris WITH Anna, 1234 times", "it's  a\ttab", "Zo\u0065\u0308 A\u030a", "the end"]
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(texts)
+    ours, _ = encoded(folder, texts, tmp_path)
+    np.testing.assert_allclose(ours, theirs, atol=2e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_settings_of_the_folder_are_heeded(one_thread, sentence_model, tmp_path, family):
     from sentence_transformers import SentenceTransformer

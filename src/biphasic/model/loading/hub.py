@@ -76,7 +76,7 @@ def fetch_model(name_or_folder: Path | str, *, revision: str | None = None) -> L
     # like `answerdotai/ModernBERT-base`; the default revision is the main branch.
     folder, commit = locate_model(name_or_folder, revision=revision)
     with reading(folder, ModelFilesError):
-        identity = _once(_intact_identity if commit is None else _files_identity, folder)
+        identity = once(_intact_identity if commit is None else _files_identity, folder)
     return LocalModel(folder, identity, commit)
 
 
@@ -94,7 +94,7 @@ def find_model(name_or_folder: str, *, revision: str | None = None) -> LocalMode
     # Other programs may have fetched other files.
     if not (folder / "config.json").is_file() or not _has_weights(folder):
         return None
-    return LocalModel(folder, _once(_files_identity, folder), folder.name)
+    return LocalModel(folder, once(_files_identity, folder), folder.name)
 
 
 def locate_model(
@@ -121,7 +121,7 @@ def model_identity(folder: Path) -> str:
     # It is the identity in a state's record if the manifest agrees, covers every file and has each
     # file's hash; otherwise a hash of the files that determine results. A process hashes a folder
     # once, and again if a file changed.
-    return _once(_identity, folder)
+    return once(_identity, folder)
 
 
 def claimed_identity(folder: Path) -> str | None:
@@ -140,7 +140,7 @@ def claimed_identity(folder: Path) -> str | None:
 def check_intact(folder: Path) -> None:
     """Check a folder's files against the hashes in a state's manifest, or in an export's card."""
     # A process does so once, and again if a file changed.
-    _once(_intact_identity, folder)
+    once(_intact_identity, folder)
 
 
 def _intact_identity(folder: Path) -> str:
@@ -153,14 +153,14 @@ def check_model(folder: Path, identity: str, *, remedy: str) -> None:
     """Check that a folder still holds the same model."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder; {remedy}")
-    if model_identity(folder) == identity or _once(_files_identity, folder) == identity:
+    if model_identity(folder) == identity or once(_files_identity, folder) == identity:
         return
     if claimed_identity(folder) == identity:
         _verified_state(folder, remedy=remedy)
     raise CheckpointError(f"{folder}: holds another model than {identity[:12]}; {remedy}")
 
 
-def _once(read: Callable[[Path], T], folder: Path) -> T:
+def once(read: Callable[[Path], T], folder: Path) -> T:
     """Return `read(folder)`, cached in this process until a file changes."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     files = [(path.relative_to(folder), path.stat()) for path in paths]
@@ -180,7 +180,7 @@ def _cached(read: Callable[[Path], Any], folder: Path, _stamps: tuple[Any, ...])
 
 def _identity(folder: Path) -> str:
     try:
-        return _once(_intact_identity, folder)
+        return once(_intact_identity, folder)
     except (CheckpointError, DataError):
         return _files_identity(folder)
 
