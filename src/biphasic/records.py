@@ -252,6 +252,8 @@ class StudyRecord(Record):
     arms: tuple[ArmRecord, ...]
     tasks: tuple[TaskRecord, ...]
     learning_rates: tuple[float, ...]
+    # Most rates a side that are run beyond these, while validation chooses an end.
+    extend: Annotated[NonNegativeInt, _UNLESS_EMPTY] = 0
     # Fine-tuning seeds; of the first arm, if each pretraining run has its own.
     seeds: tuple[int, ...]
     # Planned before the results.

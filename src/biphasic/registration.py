@@ -25,13 +25,16 @@ def fixed_part(study: StudyRecord) -> dict[str, Any]:
     def plain(record: Any, include: set[str] | None = None) -> Any:
         return record.model_dump(mode="json", include=include, exclude_defaults=True)
 
-    runs = sorted((run.arm, run.task, run.id) for run in study.runs)
+    # Runs beyond the grid become due by results; that they may is fixed.
+    grid = {0.0, *study.learning_rates}  # zero-shot runs have 0
+    runs = sorted((run.arm, run.task, run.id) for run in study.runs if run.learning_rate in grid)
+    extend = {"extend": study.extend} if study.extend else {}
     return {
         "questions": [plain(one) for one in study.questions],
         "planned comparisons": [plain(one) for one in study.compare],
         "arms": {arm.name: plain(arm, _ARM) for arm in study.arms},
         "tasks": {task.name: plain(task, _TASK) for task in study.tasks},
-        "grid": {"learning_rates": list(study.learning_rates), "runs": digest(runs)},
+        "grid": {"learning_rates": list(study.learning_rates), "runs": digest(runs), **extend},
         "seeds": sorted({run.seed for run in study.runs}),
         "statistics": study.convention,
     }

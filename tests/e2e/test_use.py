@@ -36,7 +36,7 @@ def place(tmp_path_factory):
 
 def test_from_reviews_to_predictions(cli, place, monkeypatch):
     monkeypatch.chdir(place)
-    rates = ["--learning-rate", "1e-3", "--learning-rate", "3e-3", "--seed", "0"]
+    rates = ["--learning-rate", "1e-3", "--learning-rate", "3e-3", "--seed", "0", "--extend", "0"]
     arguments = ["finetune", "model", "--task", "sc:reviews", *rates, *SETTINGS, "--root", "root"]
     code, out, err = cli(*arguments, "--workers", "2", "--out", "sorter")
     assert code == 0, err

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import scipy
 
@@ -66,6 +66,23 @@ def best_per_seed(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...
         if entry.seed not in best or entry.validation > best[entry.seed].validation:
             best[entry.seed] = entry
     return tuple(best[seed] for seed in sorted(best))
+
+
+def best_rates(grid: Iterable[GridScore[Any]]) -> dict[int, set[float]]:
+    """Return for each seed the rates with its best validation score."""
+    entries = [*grid]
+    best = {entry.seed: entry.validation for entry in best_per_seed(entries)}
+    return {
+        seed: {e.rate for e in entries if e.seed == seed and e.validation == highest}
+        for seed, highest in best.items()
+    }
+
+
+def chosen_ends(grid: Iterable[GridScore[Any]], tried: Iterable[float]) -> set[float]:
+    """Return the ends of the rates tried that any seed chooses; a tie is no choice of an end."""
+    rates = {*tried}
+    ends = {min(rates), max(rates)} if len(rates) > 1 else set[float]()
+    return {end for end in ends if {end} in best_rates(grid).values()}
 
 
 def best_rate(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...]:

@@ -25,6 +25,7 @@ def evaluate(
     *,
     root: Path | str = DEFAULT_ROOT,
     learning_rates: Sequence[float] | None = None,
+    extend: int | None = None,
     seeds: Sequence[int] | None = None,
     overrides: Sequence[str] = (),
     protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None = None,
@@ -50,6 +51,7 @@ def evaluate(
         [task],
         root=root,
         learning_rates=learning_rates,
+        extend=extend,
         seeds=seeds,
         overrides=overrides,
         protocol=protocol,
@@ -72,6 +74,7 @@ def evaluate_all(
     *,
     root: Path | str = DEFAULT_ROOT,
     learning_rates: Sequence[float] | None = None,
+    extend: int | None = None,
     seeds: Sequence[int] | None = None,
     overrides: Sequence[str] = (),
     protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None = None,
@@ -95,6 +98,9 @@ def evaluate_all(
             docs/tasks.md. In Python also a `TaskConfig`, to set a revision, copies or a metric.
         root: Folder of studies and their shared store.
         learning_rates: Peak rates. Default: six from 1e-5 to 5e-4.
+        extend: While validation chooses the lowest or highest rate, one rate beyond it is run for
+            every seed, at most this many a side; 0: none. Default: 3; 0 with one rate, or with the
+            reference study's protocol.
         seeds: Seeds of fine-tuning. Default: 0 to 4.
         overrides: Override a fine-tuning setting, e.g. max_steps=200, max_seqlen=256,
             precision=bf16, batching=padded.
@@ -146,6 +152,7 @@ def evaluate_all(
         model,
         chosen_tasks(tasks, overrides=overrides, copies=copies),
         learning_rates=learning_rates,
+        extend=extend,
         seeds=seeds,
         protocol=protocol,
         libraries=libraries,
@@ -170,6 +177,7 @@ def finetune(
     out: Path | str,
     *,
     learning_rates: Sequence[float] | None = None,
+    extend: int | None = None,
     seeds: Sequence[int] | None = None,
     overrides: Sequence[str] = (),
     protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None = None,
@@ -193,6 +201,7 @@ def finetune(
         out: Output folder of the fine-tuned model. In Python, an existing one from the same model,
             task and settings is kept; only scores missing from the store are recomputed.
         learning_rates: Peak rates. Default: four from 2e-5 to 2e-4.
+        extend: As in `evaluate_all`.
         seeds: Seeds of fine-tuning. Default: 0.
         overrides: Override a fine-tuning setting, e.g. max_epochs=10, max_steps=5000,
             max_seqlen=256, precision=bf16, batching=padded.
@@ -244,6 +253,7 @@ def finetune(
         model,
         chosen_tasks([task], overrides=overrides, copies=copies),
         learning_rates=learning_rates,
+        extend=extend,
         seeds=SEEDS if seeds is None else seeds,
         protocol=protocol,
         libraries=libraries,

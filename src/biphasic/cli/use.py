@@ -25,6 +25,7 @@ commands = Commands()
 def _evaluation_text(
     tasks: Sequence[str],
     learning_rates: Sequence[float] | None,
+    extend: int | None,
     seeds: Sequence[int] | None,
     overrides: Sequence[str],
     protocol: str | None,
@@ -38,6 +39,7 @@ def _evaluation_text(
     return evaluation_text(
         chosen_tasks(tasks, overrides=overrides, copies=copies),
         learning_rates=learning_rates,
+        extend=extend,
         seeds=seeds,
         protocol=parse_overrides(overrides),
         is_paper=protocol is not None,

@@ -75,10 +75,14 @@ def score_grid(
     """Run the missing fine-tunings of one task, and keep weights if there is `scratch`."""
     [task] = plan.tasks
     group = plan.group((task,))
-    record_pin(plan.store, group.id, made_by="finetune", results=group.run_ids())
-    say, runs = say_on(console), group.runs[task.info.name]
-    missing = plan.missing(group, say=say)
-    say(announcement(task, num_runs=len(runs), num_missing=len(missing)))
+    record_pin(plan.store, group.id, made_by="finetune", results=group.possible_ids())
+    say, missing = say_on(console), plan.missing(group, say=say_on(console))
+    say(announcement(task, num_runs=len(group.runs[task.info.name]), num_missing=len(missing)))
+    if missing and group.beyond:
+        say(
+            f"up to {len(group.beyond):,} more follow beyond the grid, while validation chooses an "
+            "end (--extend 0: none)"
+        )
     if note := few_steps(plan.tasks):
         say(note)
     if missing:
@@ -87,7 +91,7 @@ def score_grid(
                 say(expected_time(plan, len(missing), num_workers=num_workers))
         job = plan.job(group).model_copy(update={"keep": scratch})
         run_finetunings(job, num_workers=num_workers, num_threads=num_threads, console=console)
-    return summarise(task, runs, plan.store, convention="standard")
+    return summarise(task, group.runs[task.info.name], plan.store, convention="standard")
 
 
 def announcement(task: PlannedTask, *, num_runs: int, num_missing: int) -> str:

@@ -47,7 +47,7 @@ def evaluate_plan(
         say_on(console)(note)
     for evaluations in by_training(planned.tasks):
         group = planned.group(evaluations)
-        record_pin(planned.store, group.id, made_by="evaluate", results=group.run_ids())
+        record_pin(planned.store, group.id, made_by="evaluate", results=group.possible_ids())
         if planned.missing(group, say=say_on(console)):
             with computing_on(device):
                 run_finetunings(
@@ -66,6 +66,14 @@ def run_finetunings(
     job: FinetuneJob, *, num_workers: int, num_threads: int, console: Console
 ) -> None:
     """Run a job in this process, or its parts in several processes."""
+    # Parts do not know each other's scores: when all are done, more runs may be due.
+    before: list[int] = []
+    while not job.is_done() and (due := job.due()) != before:
+        _run_due(job, num_workers=num_workers, num_threads=num_threads, console=console)
+        before = due
+
+
+def _run_due(job: FinetuneJob, *, num_workers: int, num_threads: int, console: Console) -> None:
     parts = job.split(num_workers)
     if len(parts) == 1:
         with compute_threads(num_threads):

@@ -24,7 +24,13 @@ from biphasic.study.jobs.finetune import FinetuneJob
 from biphasic.study.plan.finetuning import FinetuneGroup, check_lengths, other_reading, plan_group
 from biphasic.study.plan.finished import OtherCode
 from biphasic.study.spec.arms import merge_settings
-from biphasic.study.spec.study import PAPER, FinetuningConfig, TaskConfig, merge_protocol
+from biphasic.study.spec.study import (
+    PAPER,
+    FinetuningConfig,
+    TaskConfig,
+    finetuning_of,
+    merge_protocol,
+)
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.source import is_mteb, name_in_kind, name_of, split_source, told_apart
 from biphasic.training.memory import tune_allocator
@@ -50,12 +56,14 @@ class PlannedEvaluation:
             learning_rates=self.finetuning.learning_rates,
             seeds=self.finetuning.seeds_of(Seeds()),
             name=self.name,
+            store=self.store,
+            extend=self.finetuning.extend,
         )
 
     def job(self, group: FinetuneGroup) -> FinetuneJob:
         """Return the job of a group."""
         folder = self.encoder.folder
-        return group.job(self.store, tokenizer=folder, encoder=folder)
+        return group.job(tokenizer=folder, encoder=folder)
 
     def other_reading(self, task: PlannedTask) -> str:
         """Say how an embedding model was trained, if a task without training reads it otherwise."""
@@ -65,7 +73,7 @@ class PlannedEvaluation:
         """Return the runs of a group without a result, and say which results other code made."""
         if other := OtherCode.of(self.store, results=group.run_ids()):
             say(other.note("another --root"))
-        return group.missing_runs(self.store)
+        return group.missing_runs()
 
 
 def plan_evaluation(
@@ -73,6 +81,7 @@ def plan_evaluation(
     tasks: Sequence[TaskConfig],
     *,
     learning_rates: Sequence[float] | None,
+    extend: int | None,
     seeds: Sequence[int] | None,
     protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None,
     libraries: Sequence[str] | None,
@@ -90,9 +99,7 @@ def plan_evaluation(
     store = store_of(root)
     say, encoder = say_on(console), fetch_model(model, revision=revision)
     rates = default_rates if learning_rates is None else learning_rates
-    grid = {"learning_rates": rates, "seeds": seeds}
-    given = {name: value for name, value in grid.items() if value is not None}
-    finetuning = parse_config(FinetuningConfig, given, where="fine-tuning")
+    finetuning = finetuning_of(rates, extend, seeds, protocol=PAPER if is_paper else {})
     limits = model_limits(encoder.folder)
     if isinstance(protocol, FinetuneProtocol):
         protocol = protocol.model_dump(exclude_unset=True)
@@ -114,8 +121,10 @@ def plan_evaluation(
         say=say,
     )
     planned = _plan_tasks(tasks, resolver, own_tokenizer(encoder.folder, limits), limits)
-    if learning_rates is not None and any(task.training.protocol.is_probe for task in planned):
-        raise ConfigError("train: head has no learning rate; remove --learning-rate or train=head")
+    options = {"--learning-rate": learning_rates, "--extend": extend}
+    if any(task.training.protocol.is_probe for task in planned):
+        for option in (name for name, value in options.items() if value):
+            raise ConfigError(f"train: head has no learning rate; remove {option} or train=head")
     name = Path(model).name or encoder.folder.name
     # The folder of a state is named by its identity, which is long.
     name = name[:12] if name == encoder.identity else name

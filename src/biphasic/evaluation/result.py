@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from biphasic.amounts import count, points, rate
-from biphasic.analysis.estimate import Estimate, grid
+from biphasic.analysis.estimate import Estimate, best_rates, chosen_ends, grid
 from biphasic.analysis.statistics.doubts import doubt
 from biphasic.analysis.tables.sentences import coverage_sentence
 from biphasic.analysis.text import points_cell, truncations
@@ -141,28 +141,20 @@ class Evaluation(Shown):
             best = f"best rate: {rate(next(iter(chosen)))} with {seeds}"
         else:
             best = f"best rates: {', '.join(by_rate)}"
-        equal = self._best_rates()
+        runs = grid(self.results, metric=self.metric)
+        equal, at_end = [*best_rates(runs).values()], chosen_ends(runs, tried)
         if all(len(rates) == len(tried) for rates in equal):
             return f"all {len(tried)} rates tried have the same validation score; {best}"
         ends = ((tried[0], "lowest", "lower"), (tried[-1], "highest", "higher"))
         edges = [
-            f"{rate(edge)} is the {name} of {len(tried)} tried; a {beyond} one may be better "
-            "(--learning-rate)"
+            f"{rate(edge)} is the {name} of {len(tried)} tried; a {beyond} one may be better, "
+            "so the score is provisional (--extend, --learning-rate)"
             for edge, name, beyond in ends
-            if {edge} in equal
+            if edge in at_end
         ]
         if ties := sum(len(rates) > 1 for rates in equal):
             edges.append(f"for {ties} of {seeds}, other rates have the same validation score")
         return "; ".join((best, *(edges or [f"none is at the edge of the {len(tried)} tried"])))
-
-    def _best_rates(self) -> list[set[float]]:
-        """Return for each selected seed the rates with its best validation score."""
-        runs = grid(self.results, metric=self.metric)
-        best = {run.seed: max(r.validation for r in runs if r.seed == run.seed) for run in runs}
-        return [
-            {run.rate for run in runs if run.seed == seed and run.validation == best[seed]}
-            for seed in (result.seed for result in self.selected)
-        ]
 
     def type_table(self) -> Table | None:
         """Return a table of mean scores by type of entity or paradigm over the selected runs."""

@@ -62,12 +62,13 @@ def test_intervals_by_the_paper_s_convention_state_their_coverage(
         (
             (5e-4, 1e-3),
             "best rates: 5e-4 for 3 of 5 seeds, 1e-3 for 2 of 5 seeds; 1e-3 is the highest of 4 "
-            "tried; a higher one may be better (--learning-rate)",
+            "tried; a higher one may be better, so the score is provisional (--extend, "
+            "--learning-rate)",
         ),
         (
             (1e-5,),
             "best rate: 1e-5 with 5 seeds; 1e-5 is the lowest of 4 tried; a lower one may "
-            "be better (--learning-rate)",
+            "be better, so the score is provisional (--extend, --learning-rate)",
         ),
     ],
 )
@@ -84,7 +85,8 @@ def test_the_best_rate_is_printed_with_its_place_in_the_grid(rates, line, capsys
             SCORES[:2],
             (1e-3,),
             "best rate: 1e-3 with 2 seeds; 1e-3 is the highest of 4 tried; a higher one may be "
-            "better (--learning-rate); for 1 of 2 seeds, other rates have the same validation",
+            "better, so the score is provisional (--extend, --learning-rate); for 1 of 2 seeds, "
+            "other rates have the same validation",
         ),
     ],
 )

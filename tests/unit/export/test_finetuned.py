@@ -74,7 +74,7 @@ def fine_tune(
     model: Path, task: Path | str, out: Path, *, root: Path, **changes
 ) -> FinetunedFolder:
     """Fine-tune with one learning rate where no other are given."""
-    settings = {"learning_rates": [3e-3], "protocol": PROTOCOL, **changes}
+    settings = {"learning_rates": [3e-3], "extend": 0, "protocol": PROTOCOL, **changes}
     return finetune(model, task, out, root=root, **settings)
 
 

@@ -217,7 +217,7 @@ def test_a_changed_state_has_separate_scores(ready, tmp_path, task, settings):
 def test_a_job_does_not_score_a_model_that_was_changed_since(plain_model, task, settings):
     settings["console"] = progress_console(quiet=settings.pop("quiet"))
     planned = plan_evaluation(
-        plain_model, chosen_tasks([task]), **settings, libraries=None, revision=None
+        plain_model, chosen_tasks([task]), **settings, extend=None, libraries=None, revision=None
     )
     job = planned.job(planned.group(planned.tasks))
     config = plain_model / "tokenizer_config.json"

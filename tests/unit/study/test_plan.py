@@ -251,7 +251,7 @@ def test_only_incomplete_work_is_missing(plan):
     group = made.groups[0]
     first, second = group.run_ids()
     finish(made.store / "finetunes" / second)
-    assert group.missing_runs(made.store) == [first]
+    assert group.missing_runs() == [first]
     # A group that is finished in part is missing.
     assert group in Finished.of(made).missing_groups()
 

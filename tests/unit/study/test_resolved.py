@@ -86,6 +86,7 @@ def test_evaluate_prints_keys_of_a_study(cli, tmp_path, monkeypatch):
     assert {str(task["protocol"]) for task in found["tasks"]} == {"{'max_steps': 9}"}
     assert found["finetuning"]["seeds"] == [7]
     assert found["finetuning"]["learning_rates"] == [1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4]
+    assert found["finetuning"]["extend"] == 3
     assert found["finetuning"]["protocol"]["max_steps"] == 9
     assert "max_seqlen" not in found["finetuning"]["protocol"]
     assert "# finetuning.protocol.max_seqlen is not set" in out
@@ -96,6 +97,7 @@ def test_a_length_that_is_set_is_printed():
     text = evaluation_text(
         [task_from_text("sst2")],
         learning_rates=None,
+        extend=None,
         seeds=None,
         protocol={"max_seqlen": 64},
         is_paper=False,

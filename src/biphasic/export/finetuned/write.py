@@ -105,7 +105,7 @@ def write_best(
         "command": "finetune",
         "model": plan.encoder.identity,
         "task": plan.tasks[0].info.name,
-        "runs": list(plan.group(plan.tasks).run_ids()),
+        "runs": list(plan.group(plan.tasks).possible_ids()),
     }
     if note := find_made(out, inputs):
         say_on(console)(f"{out}: already made from the same model, task and settings")

@@ -120,7 +120,7 @@ def _add_plan(reachable: Reachable, study: Study) -> str:
     for segment in plan.segments:
         reachable.states.update(filter(None, (segment.id, segment.parent)))
     reachable.groups.update(group.id for group in plan.groups)
-    reachable.results.update(plan.run_ids())
+    reachable.results.update(name for group in plan.groups for name in group.possible_ids())
     fingerprint, tasks = plan.fingerprint, study.store / "tasks"
     reachable.corpora.update((fingerprint.corpus_hash, *fingerprint.corpora.values()))
     for folder in (f for task in plan.tasks for f in (task.folder, task.training.folder)):

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from biphasic.amounts import rate
+from biphasic.analysis.estimate import chosen_ends, grid
 from biphasic.config import Config
 from biphasic.data.building.verify import read_tokenizer
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import DoneElsewhereError
+from biphasic.errors import CheckpointError, DoneElsewhereError
 from biphasic.execution.job import IDENTITY, Job, Progress, Report, ShouldStop, never, while_held
 from biphasic.files import PARTIAL, digest, is_complete, remove_partials
 from biphasic.locks import lock_work
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.loading.hub import check_model
+from biphasic.records import ResultRecord
+from biphasic.sealed import read_result_record
 from biphasic.store import FINETUNES, result_folder, state_folder
 from biphasic.study.jobs.train import check_state
 from biphasic.tasks.folder import load_task, read_description
@@ -55,8 +58,43 @@ class TaskInput(Config):
 class ScoredTask(TaskInput):
     """A task that is scored after each fine-tuning."""
 
-    # Its runs over the grid; all scored tasks have the same grid in the same order.
+    # Its runs over the grid, then beyond it; all scored tasks have the same in the same order.
     runs: tuple[GridRun, ...]
+
+
+def due_runs(tasks: Sequence[Sequence[GridRun]], num_beyond: int, store: Path) -> list[int]:
+    """Return the places of the runs that are due: the grid's, and those beyond ends that it chose.
+
+    The last `num_beyond` runs of each task are beyond the grid. The next rate beyond an end is due
+    when all runs that are due so far have a result, and a seed chooses the end on any task.
+    """
+    rates = [run.learning_rate for run in tasks[0]]
+    due = [*range(len(rates) - num_beyond)]
+    result = cache(partial(_stored_result, store))
+    while len(due) < len(rates):
+        tried = {rates[place] for place in due}
+        ends = set[float]()
+        for runs in tasks:
+            results = [found for place in due if (found := result(runs[place].id))]
+            if len(results) < len(due):
+                return due
+            ends |= chosen_ends(grid(results, metric=results[0].metric), tried)
+        low, high = min(tried), max(tried)
+        below = max((value for value in rates if value < low), default=low)
+        above = min((value for value in rates if value > high), default=high)
+        new = {beyond for end, beyond in ((low, below), (high, above)) if end in ends} - tried
+        if not new:
+            return due
+        due += [place for place, value in enumerate(rates) if value in new]
+    return due
+
+
+def _stored_result(store: Path, identity: str) -> ResultRecord | None:
+    folder = result_folder(store, identity)
+    try:
+        return read_result_record(folder) if is_complete(folder) else None
+    except CheckpointError:  # nothing follows from it; whoever reads the score reports the damage
+        return None
 
 
 class FinetuneJob(Job):
@@ -72,6 +110,7 @@ class FinetuneJob(Job):
     training: TaskInput  # Task to train on.
     # Tasks to score: usually the same task, or others without a training split.
     evaluations: tuple[ScoredTask, ...]
+    beyond: NonNegativeInt = 0  # The last runs of each task, which may become due (`due_runs`).
     # Folder in which each part keeps its best model (`biphasic.study.jobs.keep`).
     keep: Path | None = None
 
@@ -79,23 +118,19 @@ class FinetuneJob(Job):
         """Run the fine-tunings without results."""
         with lock_work(self.store, self.lock) as held:
             report = while_held(report, held, should_stop=should_stop)
-            missing = [
-                [scored for scored in self.evaluations if not self._is_done(scored.runs[index])]
-                for index in range(len(self.evaluations[0].runs))
-            ]
-            points = [(index, scored) for index, scored in enumerate(missing) if scored]
-            if points:
-                from biphasic.study.jobs.keep import keep_best  # noqa: PLC0415
-                from biphasic.tasks.finetune import write_result  # noqa: PLC0415
+            if not (points := self._missing()):
+                raise DoneElsewhereError(self.label)
+            from biphasic.study.jobs.keep import keep_best  # noqa: PLC0415
+            from biphasic.tasks.finetune import write_result  # noqa: PLC0415
 
-                keep = None if self.keep is None else partial(keep_best, self.keep / self.id)
+            keep = None if self.keep is None else partial(keep_best, self.keep / self.id)
+            while points:
                 for index, scored, results in self._fit(points, report, keep=keep):
                     for task, result in zip(scored, results, strict=True):
                         run = task.runs[index]
                         remove_partials(self.store / FINETUNES, run.id)
                         write_result(self._folder(run), *result)
-            elif missing:
-                raise DoneElsewhereError(self.label)
+                points = self._missing()  # beyond the grid, if validation chose its end
 
     def outputs(self) -> list[Path]:
         """Return the folders that it writes; models in a temporary folder are not listed."""
@@ -105,8 +140,8 @@ class FinetuneJob(Job):
         return [*results, self.keep]
 
     def is_done(self) -> bool:
-        """Return whether the store has all results."""
-        return all(self._is_done(run) for scored in self.evaluations for run in scored.runs)
+        """Return whether the store has all results that are due."""
+        return not self._missing()
 
     def check_needs(self) -> None:
         """Check that the encoder exists."""
@@ -121,9 +156,9 @@ class FinetuneJob(Job):
             pass
 
     def split(self, count: int) -> list[FinetuneJob]:
-        """Split the grid into at most `count` jobs."""
-        num_points = len(self.evaluations[0].runs)
-        count = min(count, num_points)
+        """Split the runs that are due into at most `count` jobs; more may be due after them."""
+        due = self.due()
+        count = min(count, len(due))
         if count == 1:
             return [self]
         # Another command may run the same part, but keeps its models elsewhere, or none.
@@ -135,16 +170,31 @@ class FinetuneJob(Job):
                     "lock": lock,
                     "label": f"{self.label}, part {part + 1} of {count}",
                     "evaluations": tuple(
-                        scored.model_copy(update={"runs": scored.runs[part::count]})
+                        scored.model_copy(
+                            update={"runs": tuple(scored.runs[at] for at in due[part::count])}
+                        )
                         for scored in self.evaluations
                     ),
+                    "beyond": 0,
                 }
             )
             for part in range(count)
         ]
 
-    def _is_done(self, run: GridRun) -> bool:
-        return is_complete(self._folder(run))
+    def due(self) -> list[int]:
+        """Return the places of the runs that are due, by the results in the store."""
+        return due_runs([scored.runs for scored in self.evaluations], self.beyond, self.store)
+
+    def _missing(self) -> list[tuple[int, list[ScoredTask]]]:
+        """Return the places of runs that are due, with the tasks that lack a result there."""
+        scored = [
+            (
+                at,
+                [task for task in self.evaluations if not is_complete(self._folder(task.runs[at]))],
+            )
+            for at in self.due()
+        ]
+        return [(at, tasks) for at, tasks in scored if tasks]
 
     def _fit(
         self, points: list[tuple[int, list[ScoredTask]]], report: Report, *, keep: Keep | None

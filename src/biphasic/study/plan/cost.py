@@ -88,7 +88,7 @@ def segment_cost(segment: Segment) -> Cost:
 
 
 def group_flops(plan: Plan, example_tokens: int = EXAMPLE_TOKENS) -> dict[str, int | None]:
-    """Count the FLOPs of each group: of its fine-tunings, or of scoring if nothing is trained."""
+    """Count the FLOPs of each group at most: of its fine-tunings, or of scoring without any."""
     shapes = {
         point.state: shape_of(point.arm.recipe, vocab_size=point.arm.vocab_size)
         for point in plan.points
@@ -99,7 +99,7 @@ def group_flops(plan: Plan, example_tokens: int = EXAMPLE_TOKENS) -> dict[str, i
     for group in plan.groups:
         shape = shapes[group.state]
         run = None if shape is None else run_flops(shape.body, group.training, example_tokens)
-        flops[group.id] = None if run is None else len(group.grid) * run
+        flops[group.id] = None if run is None else group.most * run
     return flops
 
 

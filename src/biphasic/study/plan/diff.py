@@ -79,6 +79,7 @@ def _grid(plan: Plan) -> dict[str, str]:
     return {
         "learning_rates": ", ".join(map(rate, sorted(rates))),
         "seeds": ", ".join(map(str, sorted(seeds))),
+        "extend": str(plan.study.config.finetuning.extend),
     }
 
 

@@ -20,7 +20,7 @@ from biphasic.plugins import code_of
 from biphasic.records import ZERO_SHOT_SEED
 from biphasic.store import result_folder
 from biphasic.study.inputs.tasks import PlannedTask
-from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
+from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput, due_runs
 from biphasic.tasks.folder import read_description
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FINETUNING_VERSION, FinetuneProtocol
@@ -36,6 +36,9 @@ class FinetuneGroup:
     evaluations: tuple[PlannedTask, ...]
     grid: tuple[tuple[float, int], ...]  # Learning rates and seeds.
     label: str  # Name in progress displays.
+    store: Path  # Its results decide which runs beyond the grid are due.
+    # Rates and seeds beyond the grid, which are due while validation chooses an end.
+    beyond: tuple[tuple[float, int], ...] = ()
 
     @property
     def training(self) -> PlannedTask:
@@ -46,7 +49,8 @@ class FinetuneGroup:
     def id(self) -> str:
         """Identity of its job: studies with other tasks or another grid have jobs of their own."""
         tasks = [_run_determinants(self.state, task) for task in self.evaluations]
-        own = digest({"tasks": tasks, "grid": self.grid})
+        more = {"beyond": self.beyond} if self.beyond else {}
+        own = digest({"tasks": tasks, "grid": self.grid, **more})
         return f"{self.training_id}-{own[:16]}"
 
     @property
@@ -54,39 +58,59 @@ class FinetuneGroup:
         """How the encoder attends."""
         return self.training.protocol.attention
 
-    @cached_property
+    @property
+    def most(self) -> int:
+        """Its runs for each scored task, with all beyond the grid."""
+        return len(self.grid) + len(self.beyond)
+
+    @property
     def runs(self) -> Mapping[str, tuple[GridRun, ...]]:
-        """The runs by name of the scored task; each task has the same grid in the same order."""
+        """The runs that are due, by name of the scored task; all tasks have them in one order."""
+        if not self.beyond:
+            return self._possible
+        due = due_runs([*self._possible.values()], len(self.beyond), self.store)
+        return {name: tuple(runs[at] for at in due) for name, runs in self._possible.items()}
+
+    @cached_property
+    def _possible(self) -> dict[str, tuple[GridRun, ...]]:
+        points = (*self.grid, *self.beyond)
         return {
             task.info.name: tuple(
                 GridRun(id=identity, learning_rate=rate, seed=seed)
-                for identity, (rate, seed) in zip(self._ids(task), self.grid, strict=True)
+                for identity, (rate, seed) in zip(self._ids(task), points, strict=True)
             )
             for task in self.evaluations
         }
 
     def run_ids(self) -> Iterator[str]:
+        """Yield the identities of the runs that are due."""
+        if not self.beyond:
+            return self.possible_ids()
+        return (run.id for runs in self.runs.values() for run in runs)
+
+    def possible_ids(self) -> Iterator[str]:
         """Yield the identities of all runs without storing them: plans have millions."""
         for task in self.evaluations:
             yield from self._ids(task)
 
     def _ids(self, task: PlannedTask) -> Iterator[str]:
         shared = _run_determinants(self.state, task)
-        for rate, seed in self.grid:
+        for rate, seed in (*self.grid, *self.beyond):
             yield digest({**shared, "learning_rate": rate, "seed": seed})
 
-    def missing_runs(self, store: Path) -> list[str]:
-        """Return the fine-tunings without a result; only these are looked up."""
-        return [name for name in self.run_ids() if not is_complete(result_folder(store, name))]
+    def missing_runs(self) -> list[str]:
+        """Return the fine-tunings that are due and have no result."""
+        return [id_ for id_ in self.run_ids() if not is_complete(result_folder(self.store, id_))]
 
-    def job(self, store: Path, *, tokenizer: Path, encoder: Path) -> FinetuneJob:
+    def job(self, *, tokenizer: Path, encoder: Path) -> FinetuneJob:
         """Return the job that runs them."""
         training = self.training
         return FinetuneJob(
             id=self.id,
             lock=self.training_id,
             label=self.label,
-            store=store,
+            store=self.store,
+            beyond=len(self.beyond),
             tokenizer=tokenizer,
             encoder=encoder,
             state=self.state,
@@ -98,7 +122,7 @@ class FinetuneGroup:
                     name=task.info.name,
                     folder=task.folder,
                     protocol=task.protocol,
-                    runs=self.runs[task.info.name],
+                    runs=self._possible[task.info.name],
                 )
                 for task in self.evaluations
             ),
@@ -120,19 +144,37 @@ def plan_group(
     learning_rates: Iterable[float],
     seeds: Iterable[int],
     name: str,
+    store: Path,
+    extend: int = 0,
 ) -> FinetuneGroup:
     """Plan the fine-tunings of one state for tasks that share a training."""
     training = evaluations[0].training
     if training.protocol.is_probe:  # no rate; seeds only choose training examples
         learning_rates = (0.0,)
         seeds = seeds if training.protocol.train_examples else (ZERO_SHOT_SEED,)
-    grid = [*product(learning_rates, seeds)]
+    rates, seeds = [*learning_rates], [*seeds]
+    grid = [*product(rates, seeds)]
+    beyond = [*product(rates_beyond(rates, extend), seeds)]
     if not training.is_trained:
         # Nothing is trained: no rate to choose, nothing random.
-        grid = [(0.0, ZERO_SHOT_SEED)]
+        grid, beyond = [(0.0, ZERO_SHOT_SEED)], []
     scored = " + ".join(task.info.name for task in evaluations)
     shared = digest(_run_determinants(state, training))
-    return FinetuneGroup(shared, state, evaluations, tuple(grid), f"{name} on {scored}")
+    label = f"{name} on {scored}"
+    return FinetuneGroup(shared, state, evaluations, tuple(grid), label, store, tuple(beyond))
+
+
+def rates_beyond(rates: Iterable[float], number: int) -> list[float]:
+    """Return `number` rates beyond each end of a grid, in the ratio of its two outermost rates."""
+    inorder = sorted(rates)
+    if len(inorder) < 2:  # of probes, which have no rate
+        return []
+    # Six digits, as rates are shown: 5e-6, not 5.000000000000001e-6.
+    return [
+        float(f"{end * (end / inner) ** step:.5e}")
+        for end, inner in (inorder[:2], inorder[:-3:-1])
+        for step in range(1, number + 1)
+    ]
 
 
 def check_lengths(

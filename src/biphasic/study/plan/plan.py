@@ -270,6 +270,8 @@ def _groups(
                 learning_rates=finetuning.learning_rates,
                 seeds=of_all_runs if point.arm.encoder else own,
                 name=point.name,
+                store=study.store,
+                extend=finetuning.extend,
             )
             both = (groups.setdefault(group.training_id, group), group)
             one, other = ([task.info.name for task in each.evaluations] for each in both)

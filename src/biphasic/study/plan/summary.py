@@ -63,7 +63,8 @@ class PlanSummary:
     alone: Cost  # Cost of all arms without sharing.
     shared: Cost  # Cost with sharing.
     tasks: tuple[TaskSummary, ...]
-    num_trainings: int  # Fine-tunings.
+    num_trainings: int  # Fine-tunings, with all that may be due beyond the grid.
+    num_beyond: int  # Those of them that are beyond the grid, and due if validation asks for them.
     num_evaluations: int  # Scores of a fine-tuned encoder on a task.
     finetuning_steps: int  # Upper bound of the optimizer updates of all fine-tunings.
     finetuning_flops: int | None  # Estimated FLOPs of all fine-tunings; None if unknown.
@@ -98,9 +99,10 @@ def summarise_plan(plan: Plan, *, example_tokens: int = EXAMPLE_TOKENS) -> PlanS
         alone=sum((group.alone for group in groups), Cost()),
         shared=sum(costs.values(), Cost()),
         tasks=tasks,
-        num_trainings=sum(len(group.grid) for group in trainings),
+        num_trainings=sum(group.most for group in trainings),
+        num_beyond=sum(len(group.beyond) for group in trainings),
         num_evaluations=sum(task.num_runs for task in tasks),
-        finetuning_steps=sum(len(g.grid) * g.training.num_steps for g in trainings),
+        finetuning_steps=sum(g.most * g.training.num_steps for g in trainings),
         finetuning_flops=_total(flops[group.id] for group in trainings),
         state_bytes=_total(
             state_bytes(s.arm.recipe, vocab_size=s.arm.vocab_size) for s in plan.segments
@@ -167,7 +169,7 @@ def _groups(plan: Plan, costs: dict[str, Cost]) -> tuple[GroupSummary, ...]:
 def _tasks(plan: Plan) -> tuple[TaskSummary, ...]:
     runs: Counter[str] = Counter()
     for group in plan.groups:
-        runs.update({task.info.name: len(group.grid) for task in group.evaluations})
+        runs.update({task.info.name: group.most for task in group.evaluations})
     return tuple(
         TaskSummary(
             name=task.info.name,
@@ -300,9 +302,15 @@ def _finetuning_lines(summary: PlanSummary) -> Iterator[str]:
         yield "Fine-tuning: no tasks"
         return
     yield (
-        f"Fine-tuning  {count(summary.num_trainings, 'training')}, "
+        f"Fine-tuning  {'up to ' * bool(summary.num_beyond)}"
+        f"{count(summary.num_trainings, 'training')}, "
         f"{count(summary.num_evaluations, 'evaluation')}"
     )
+    if summary.num_beyond:
+        yield (
+            f"  {summary.num_beyond:,} of the trainings are beyond the grid of learning rates: "
+            "they run only while validation chooses its end (finetuning.extend)"
+        )
     for task in summary.tasks:
         on = f", after training on {task.trained_on}" if task.trained_on != task.name else ""
         yield f"  {task.name:<12} {short_name(task.kind)}  {task.num_runs:>7,} runs{on}"

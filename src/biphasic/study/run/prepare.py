@@ -220,11 +220,10 @@ def missing_work(finished: Finished, paths: DataPaths) -> list[WorkItem]:
             arms=tuple(users[group.id]),
             make=partial(
                 group.job,
-                plan.store,
                 tokenizer=plan.encoders.get(group.state, paths.tokenizer),
                 encoder=plan.encoders.get(group.state, state_folder(plan.store, group.state)),
             ),
-            is_done=lambda group=group: not group.missing_runs(plan.store),
+            is_done=lambda group=group: not group.missing_runs(),
         )
         for group in finished.missing_groups()
     ]

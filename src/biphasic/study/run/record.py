@@ -63,6 +63,7 @@ def study_record(prepared: PreparedStudy) -> StudyRecord:
         ),
         tasks=tuple(map(_task_record, plan.tasks)),
         learning_rates=config.finetuning.learning_rates,
+        extend=config.finetuning.extend,
         seeds=config.finetuning.seeds_of(plan.arms[0].recipe.seeds),
         compare=tuple(
             CompareRecord(first=first, second=second, tasks=planned.tasks or tasks)

@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from biphasic.config import parse_config
 from biphasic.data.building.config import CorpusConfig
 from biphasic.records import Convention
-from biphasic.study.spec.study import PAPER, FinetuningConfig, StudyConfig, TaskConfig
+from biphasic.study.spec.study import (
+    PAPER,
+    FinetuningConfig,
+    StudyConfig,
+    TaskConfig,
+    finetuning_of,
+)
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
 from biphasic.yaml_text import dump_settings
@@ -36,16 +41,15 @@ def evaluation_text(
     tasks: Sequence[TaskConfig],
     *,
     learning_rates: Sequence[float] | None,
+    extend: int | None,
     seeds: Sequence[int] | None,
     protocol: Mapping[str, Any],
     is_paper: bool,
     convention: Convention,
 ) -> str:
     """Return the settings of an evaluation, as in a study file."""
-    raw: dict[str, Any] = {"learning_rates": learning_rates, "seeds": seeds}
-    raw = {name: value for name, value in raw.items() if value is not None}
-    finetuning = parse_config(
-        FinetuningConfig, {**raw, "protocol": PAPER if is_paper else protocol}, where="fine-tuning"
+    finetuning = finetuning_of(
+        learning_rates, extend, seeds, protocol=PAPER if is_paper else protocol
     )
     content = {
         "tasks": [_plain(task.model_copy(update={"protocol": dict(protocol)})) for task in tasks],

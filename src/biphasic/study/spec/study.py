@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -129,6 +129,9 @@ class FinetuningConfig(Config):
         5e-4,
     )
     """Peak rates; the best on validation is selected for each seed."""
+    extend: Annotated[int, Field(ge=0, le=8)] = 0
+    """While validation chooses an end of the grid for an arm and task, one more rate beyond that
+    end is run for every seed, at most this many a side, in the ratio of the two outermost rates."""
     seeds: (
         Annotated[int, Field(ge=1, le=SEEDS_OF_RUN)]
         | Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
@@ -141,6 +144,10 @@ class FinetuningConfig(Config):
     @model_validator(mode="after")
     def _no_repeats(self) -> FinetuningConfig:
         refuse_repeats("learning_rates", self.learning_rates)
+        if self.extend and len(self.learning_rates) < 2:
+            raise ValueError(f"extend: {self.extend} needs two learning_rates or more, for a ratio")
+        if self.extend and self.is_paper:
+            raise ValueError("extend: 'protocol: paper' has a fixed grid; omit one of them")
         if not isinstance(self.seeds, int):
             refuse_repeats("seeds", self.seeds)
         return self
@@ -159,6 +166,22 @@ class FinetuningConfig(Config):
     def is_paper(self) -> bool:
         """Whether the protocol is the reference study's; see docs/protocol.md."""
         return self.protocol == PAPER
+
+
+def finetuning_of(
+    learning_rates: Sequence[float] | None,
+    extend: int | None,
+    seeds: Sequence[int] | None,
+    *,
+    protocol: Any,
+) -> FinetuningConfig:
+    """Return the grid of a command; None for its default."""
+    if extend is None:  # one rate has no ratio, and the study's protocol a fixed grid
+        is_fixed = protocol == PAPER or (learning_rates is not None and len(learning_rates) < 2)
+        extend = 0 if is_fixed else 3
+    grid = {"learning_rates": learning_rates, "extend": extend, "seeds": seeds}
+    given = {name: value for name, value in grid.items() if value is not None}
+    return parse_config(FinetuningConfig, {**given, "protocol": protocol}, where="fine-tuning")
 
 
 class StudyConfig(Config):

@@ -123,10 +123,9 @@ def _finetuning(finished: Finished) -> _Kind:
     kind, plan = _Kind(), finished.plan
     flops = group_flops(plan)
     for group in plan.groups:
-        amount = float(flops[group.id] or len(group.grid))
-        ids, size = list(group.run_ids()), len(group.grid)
-        per_training = amount / size
-        for names in (ids[index::size] for index in range(size)):  # of each scored task
+        per_training = float(flops[group.id] or group.most) / group.most
+        for runs in zip(*group.runs.values(), strict=True):  # of each scored task
+            names = [run.id for run in runs]
             if finished.results.issuperset(names):
                 # Each result includes the shared training; scoring is short in comparison.
                 folders = (result_folder(plan.store, name) for name in names)

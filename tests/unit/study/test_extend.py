@@ -1,0 +1,163 @@
+"""Grids that are extended while validation chooses one of their ends."""
+
+import json
+import re
+import shutil
+
+import pytest
+import yaml
+
+from biphasic import evaluate, finetune
+from biphasic.analysis.estimate import GridScore, chosen_ends
+from biphasic.analysis.records import load_records
+from biphasic.files import complete_names
+from biphasic.records import StudyRecord
+from biphasic.registration import fixed_part
+from biphasic.study.gc.pins import read_pins
+from biphasic.study.plan.finetuning import rates_beyond
+from tiny_use import write_model, write_task
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed", "undrawn")]
+
+# With eight steps, both rates are far below the best one.
+GRID = {"learning_rates": [1e-5, 3e-5], "seeds": [0, 1]}
+PROTOCOL = {"max_steps": 8, "batch_size": 16}
+BEYOND = [9e-5, 2.7e-4, 8.1e-4]
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    """A model, a task, and the evaluation of an extended grid in one process."""
+    base = tmp_path_factory.mktemp("extend")
+    model, task = write_model(base / "model", "eurobert"), write_task(base / "task", "sc")
+    options = {**GRID, "protocol": PROTOCOL, "quiet": True}
+    made = evaluate(model, task, root=base / "root", workers=1, **options)
+    return model, task, options, made
+
+
+def tried(evaluation):
+    return sorted({run.learning_rate for run in evaluation.results})
+
+
+def scores(evaluation):
+    return {run.id: (run.validation, run.test) for run in evaluation.results}
+
+
+def test_rates_beyond_have_the_ratio_of_the_two_outermost_ones_of_their_end():
+    assert rates_beyond([5e-4, 1e-5, 2e-5, 2e-4], 2) == [5e-6, 2.5e-6, 1.25e-3, 3.125e-3]
+    assert rates_beyond([1e-5, 1e-4], 0) == rates_beyond([1e-4], 3) == []
+
+
+def test_an_end_is_chosen_by_validation_of_any_seed_and_not_by_a_tie():
+    def runs(*scores):
+        return [GridScore(r, seed, v, 1 - v, None) for seed, of in enumerate(scores)
+                for r, v in of.items()]  # fmt: skip
+
+    inner, low = {1: 0.5, 2: 0.9, 3: 0.6}, {1: 0.9, 2: 0.5, 3: 0.6}
+    assert chosen_ends(runs(inner), [1, 2, 3]) == set()
+    assert chosen_ends(runs(inner, low), [1, 2, 3]) == {1}
+    assert chosen_ends(runs({1: 0.5, 2: 0.9, 3: 0.9}), [1, 2, 3]) == set()
+    assert chosen_ends(runs(inner), [1, 2]) == {2}
+    assert chosen_ends(runs({2: 0.9}), [2]) == set()  # one rate has no end
+    # The highest rate diverged: it was tried, so the one before it is not an end.
+    assert chosen_ends(runs({1: 0.5, 2: 0.9}), [1, 2, 3]) == set()
+
+
+def test_a_grid_grows_for_all_seeds_while_validation_chooses_its_end(given):
+    _, _, _, made = given
+    assert tried(made) == [*GRID["learning_rates"], *BEYOND]  # three, and none below
+    assert len(made.results) == 10
+    assert {run.learning_rate for run in made.selected} == {8.1e-4}
+    [line] = [line for line in made.sentences() if "best rate" in line]
+    assert "8.1e-4 is the highest of 5 tried" in line
+    assert "provisional (--extend" in line
+    store = made.folder.parent
+    [pin] = read_pins(store)
+    assert complete_names(store / "finetunes") < {*pin.results}  # also those not yet due
+
+
+def test_parts_and_interrupted_runs_give_the_same_runs(given, tmp_path):
+    model, task, options, made = given
+    parts = evaluate(model, task, root=tmp_path / "parts", workers=2, **options)
+    assert scores(parts) == scores(made)
+    root = shutil.copytree(made.folder.parent.parent, tmp_path / "root")
+    by_rate = {run.learning_rate: run.id for run in made.results}
+    for rate in (9e-5, 8.1e-4):  # one in the middle, whose result decides about the next one
+        shutil.rmtree(root / "store/finetunes" / by_rate[rate])
+    assert scores(evaluate(model, task, root=root, workers=1, **options)) == scores(made)
+
+
+def test_extension_can_be_limited_or_switched_off(given, tmp_path, cli):
+    model, task, options, made = given
+    root = shutil.copytree(made.folder.parent.parent, tmp_path / "root")
+    for extend, expected in ((0, []), (1, BEYOND[:1]), (3, BEYOND)):
+        found = evaluate(model, task, root=root, workers=1, extend=extend, **options)
+        assert tried(found) == [*GRID["learning_rates"], *expected]
+    arguments = ["evaluate", model, "--task", f"sc:{task}", "--extend"]
+    for more, message in (
+        (["3", "--paper"], "extend.*'protocol: paper' has a fixed grid"),
+        (["2", "--learning-rate", "1e-3"], "extend: 2 needs two learning_rates"),
+        (["3", "--set", "train=head"], "train: head has no learning rate; remove --extend"),
+    ):
+        code, _, err = cli(*arguments, *more)
+        assert code != 0
+        assert re.search(message, err), err
+
+
+def test_the_kept_model_may_be_of_a_rate_beyond_the_grid(given, tmp_path):
+    model, task, options, _ = given
+    made = finetune(model, task, tmp_path / "out", root=tmp_path / "root", workers=1, **options)
+    assert made.record.learning_rate in BEYOND
+    again = finetune(model, task, tmp_path / "out", root=tmp_path / "root", workers=1, **options)
+    assert scores(again.evaluation) == scores(made.evaluation)
+
+
+@pytest.fixture
+def study(given, tmp_path):
+    """A study of one finished encoder, whose grid is extended by two rates a side."""
+    model, task, _, _ = given
+    settings = {
+        "name": "wide",
+        "title": "Wide",
+        "arms": [{"name": "theirs", "encoder": {"pretrained": str(model)}}],
+        "tasks": [{"name": "tiny-sc", "source": f"sc:{task}"}],
+        "finetuning": {**GRID, "extend": 2, "protocol": {**PROTOCOL, "max_seqlen": 64}},
+    }
+    file = tmp_path / "wide.yaml"
+    file.write_text(yaml.safe_dump(settings), "utf-8")
+    return file
+
+
+def runs_of(root):
+    return json.loads((root / "wide/study.json").read_text("utf-8"))["runs"]
+
+
+def test_a_study_runs_extensions_that_are_due_and_counts_all_that_may_be(study, tmp_path, cli):
+    root, workers = tmp_path / "root", ("--workers", "1")
+    planned = cli("study", "plan", study, "--root", root)[1]
+    assert "up to 12 trainings" in planned
+    assert "8 of the trainings are beyond the grid" in planned
+    code, _, err = cli("study", "run", study, "--root", root, *workers)
+    assert code == 0, err
+    rates = [*GRID["learning_rates"], *BEYOND[:2]]
+    assert sorted({run["learning_rate"] for run in runs_of(root)}) == rates
+    assert len(runs_of(root)) == 8
+    assert "finished" in cli("study", "status", root / "wide")[1].splitlines()[0]
+    assert cli("study", "verify", root / "wide")[0] == 0
+    # What a registration fixes does not depend on the results.
+    whole = load_records(root / "wide").study
+    before = whole.model_copy(
+        update={"runs": tuple(r for r in whole.runs if r.learning_rate in GRID["learning_rates"])}
+    )
+    assert fixed_part(whole) == fixed_part(before)
+    assert fixed_part(whole)["grid"]["extend"] == 2
+    assert "extend" not in fixed_part(StudyRecord(**{**whole.model_dump(), "extend": 0}))["grid"]
+
+    # A run beyond the grid is lost: the study is not finished, and runs it again.
+    lost = next(run["id"] for run in runs_of(root) if run["learning_rate"] == BEYOND[1])
+    shutil.rmtree(root / "store/finetunes" / lost)
+    assert "unfinished" in cli("study", "status", root / "wide")[1]
+    clean = cli("study", "clean", "--root", root, "--delete")
+    assert clean[0] == 0, clean
+    assert cli("study", "run", study, "--root", root, *workers)[0] == 0
+    assert {run["id"] for run in runs_of(root)} == complete_names(root / "store/finetunes")
