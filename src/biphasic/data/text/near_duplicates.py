@@ -65,16 +65,27 @@ def comparable_words(text: str) -> list[str]:
     return comparable(text).translate(_WORDS).split()
 
 
+class _Hashes(dict[str, int]):
+    """The hash of each word."""
+
+    def __missing__(self, word: str) -> int:
+        if len(self) == _MOST_HASHES:
+            self.clear()
+        digest = hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest()
+        self[word] = int.from_bytes(digest, "little")
+        return self[word]
+
+
 class Shingler:
     """Converts texts to shingles, caching the hash of each word."""
 
     def __init__(self) -> None:
-        self._hashes: dict[str, int] = {}
+        self._hashes = _Hashes()
 
     def __call__(self, text: str) -> NDArray[np.uint64]:
         """Return the distinct shingles of a text; a short one is one shingle, an empty one none."""
         words = comparable_words(text)
-        hashes = np.fromiter((self._word(word) for word in words), np.uint64, len(words))
+        hashes = np.fromiter(map(self._hashes.__getitem__, words), np.uint64, len(words))
         width = min(SHINGLE_WORDS, len(words))
         if not width:
             return hashes
@@ -86,18 +97,10 @@ class Shingler:
 
     def with_symbols(self, text: str) -> NDArray[np.uint64]:
         """Return the shingles of a text; one of symbols alone, without words, is one shingle."""
-        shingles, symbols = self(text), comparable(text).replace(" ", "")
-        if len(shingles) or not symbols:
+        shingles = self(text)
+        if len(shingles) or not (symbols := comparable(text).replace(" ", "")):
             return shingles
-        return np.array([self._word(symbols)], dtype=np.uint64)
-
-    def _word(self, word: str) -> int:
-        if word not in self._hashes:
-            if len(self._hashes) == _MOST_HASHES:
-                self._hashes.clear()
-            digest = hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest()
-            self._hashes[word] = int.from_bytes(digest, "little")
-        return self._hashes[word]
+        return np.array([self._hashes[symbols]], dtype=np.uint64)
 
 
 class ShingleIndex:
