@@ -146,6 +146,8 @@ class TaskRecord(KindRecord):
     trained_on: str | None = None
     # Number of examples of a later split that are also in an earlier one, as `train/test`.
     overlaps: dict[str, NonNegativeInt] = {}
+    # Number of test examples that occur in the training corpus; None if they were not counted.
+    num_seen: NonNegativeInt | None = None
 
 
 class RunRecord(Record):

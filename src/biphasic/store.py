@@ -8,7 +8,8 @@ from biphasic.files import expanded, is_complete
 
 DEFAULT_ROOT = "runs"  # Folder of studies and their shared store.
 STORE = "store"  # Folder with the states, results and jobs of all studies of a root.
-STATES, FINETUNES = "states", "finetunes"  # Folders of a store.
+STATES, FINETUNES, OVERLAPS = "states", "finetunes", "overlaps"  # Folders of a store.
+BUILTIN = "builtin-"  # Beginning of the names of folders of built-in tasks.
 
 
 def store_of(root: Path | str) -> Path:

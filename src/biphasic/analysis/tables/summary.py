@@ -199,6 +199,9 @@ def task_notes(records: StudyRecords, name: str) -> list[str]:
         earlier, later = pair.split("/")
         size = getattr(task, f"num_{later}")
         notes.append(f"{number:,} of {size:,} {later} examples also occur in {earlier}.")
+    if task.num_seen is not None:
+        number = f"{task.num_seen:,} of {task.num_test:,}"
+        notes.append(f"{number} test examples occur in the training corpus.")
     # Arms differ in what the limit cuts if they have other tokenizers.
     arms: dict[str, list[str]] = defaultdict(list)
     shown = short_names(arm.label for arm in records.arms)

@@ -17,7 +17,7 @@ from biphasic.errors import CheckpointError, DataError
 from biphasic.files import PARTIAL, is_complete, read_json, remove
 from biphasic.locks import LOCK, Say, find_owner, lock_cleaning, refuse_locked, refuse_running_work
 from biphasic.sealed import read_result_record
-from biphasic.store import FINETUNES, STATES, STORE, is_trained, state_folder
+from biphasic.store import BUILTIN, FINETUNES, OVERLAPS, STATES, STORE, is_trained, state_folder
 from biphasic.study.by_name import BY_NAME, drop_dangling
 from biphasic.study.find import study_folders
 from biphasic.study.gc.pins import EVENT_FILES, Pin, forget_pin, has_state, read_pins
@@ -28,7 +28,6 @@ _MOST = 12
 _WORTH_NAMING = frozenset({"states", "checkpoints", "corpora", "tasks"})
 _OLD_LOCKS = ("claims", "locks")  # Folders in which earlier versions kept their locks.
 _OLD_LOCK_DAYS = 1
-_BUILTIN = "builtin-"
 
 
 @dataclass(frozen=True)
@@ -159,7 +158,10 @@ def _unreachable_inputs(store: Path, reachable: Reachable) -> Iterator[Item]:
             yield _item("corpora", path)
     for path in () if reachable.unsure else _entries(store / "tasks"):
         if path.name not in reachable.tasks:
-            yield _item("tasks", path, "built-in" if path.name.startswith(_BUILTIN) else "")
+            yield _item("tasks", path, "built-in" if path.name.startswith(BUILTIN) else "")
+    for path in () if reachable.unsure else _entries(store / OVERLAPS):
+        if path not in reachable.overlaps:
+            yield _item("counts of test examples", path)
     for path in _entries(store / EVENT_FILES):
         if not has_state(path, reachable.states):
             yield _item("event files", path)

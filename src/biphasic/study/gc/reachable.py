@@ -14,6 +14,7 @@ from biphasic.records import STUDY, StudyRecord
 from biphasic.store import STATES
 from biphasic.study import RESOLVED
 from biphasic.study.gc.pins import Pin
+from biphasic.study.inputs.overlaps import overlap_path
 from biphasic.study.plan.preview import content_hash, preview_study
 from biphasic.study.run.record import settings_digest
 from biphasic.study.study import Study
@@ -31,6 +32,7 @@ class Reachable:
     corpora: set[str] = field(default_factory=set[str])  # Content hashes of training text.
     data: set[str] = field(default_factory=set[str])  # Folders of `data/`.
     tasks: set[str] = field(default_factory=set[str])  # Folders of `tasks/`.
+    overlaps: set[Path] = field(default_factory=set[Path])  # Files of `overlaps/`.
     studies: set[str] = field(default_factory=set[str])
     # Studies whose data cannot be derived from their settings; while there are any, all corpora and
     # tasks are kept.
@@ -123,6 +125,7 @@ def _add_plan(reachable: Reachable, study: Study) -> str:
     reachable.results.update(name for group in plan.groups for name in group.possible_ids())
     fingerprint, tasks = plan.fingerprint, study.store / "tasks"
     reachable.corpora.update((fingerprint.corpus_hash, *fingerprint.corpora.values()))
+    reachable.overlaps.update(overlap_path(plan.store, fingerprint, task) for task in plan.tasks)
     for folder in (f for task in plan.tasks for f in (task.folder, task.training.folder)):
         if folder.is_relative_to(tasks):
             reachable.tasks.add(folder.relative_to(tasks).parts[0])

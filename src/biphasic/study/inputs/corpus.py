@@ -30,6 +30,7 @@ from biphasic.files import MANIFEST, digest, expanded, file_sha256, is_complete,
 from biphasic.locks import Say, wait_for_work
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.plugins import load_pinned
+from biphasic.store import BUILTIN
 from biphasic.study.spec.study import anchor_corpus
 from biphasic.tasks.builtin.write import BUILTIN_TASKS, TASKS_VERSION, build_tasks
 from biphasic.tasks.pairs.decontamination import task_texts
@@ -268,4 +269,4 @@ def prepare_builtin_tasks(libraries: tuple[str, ...] | None, store: Path, *, say
 def builtin_tasks_folder(libraries: tuple[str, ...] | None, store: Path) -> Path:
     """Return the folder of the built-in tasks, built or not, by what determines them."""
     origin = {**pydocs_origin(libraries), "tasks_version": TASKS_VERSION}
-    return store / "tasks" / f"builtin-{digest(origin)[:32]}"
+    return store / "tasks" / f"{BUILTIN}{digest(origin)[:32]}"

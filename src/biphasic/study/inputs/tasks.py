@@ -20,6 +20,7 @@ from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import digest, expanded, is_complete, verify_folder
 from biphasic.locks import LEASES, Say
 from biphasic.plugin_code import keep_code
+from biphasic.store import BUILTIN
 from biphasic.study.inputs.corpus import builtin_tasks_folder, prepare_builtin_tasks
 from biphasic.study.spec.study import TaskConfig, deciding_metric
 from biphasic.study.study import Study
@@ -56,6 +57,11 @@ class PlannedTask:
     def is_read(self) -> bool:
         """Whether its data were read; False for a placeholder."""
         return bool(self.num_examples)
+
+    @property
+    def is_builtin(self) -> bool:
+        """Whether it is made from the documentation of installed libraries."""
+        return self.folder.parent.name.startswith(BUILTIN)
 
     @property
     def training(self) -> PlannedTask:

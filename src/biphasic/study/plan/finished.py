@@ -15,6 +15,7 @@ from biphasic.numerics import is_other_code
 from biphasic.plugins import references_in, shown, without_code
 from biphasic.sealed import read_result_record
 from biphasic.store import FINETUNES, STATES, is_trained, result_folder, state_folder
+from biphasic.study.inputs.overlaps import num_seen
 from biphasic.study.inputs.tasks import few_steps
 from biphasic.study.plan.finetuning import FinetuneGroup, other_reading_of_phase
 from biphasic.study.plan.plan import Plan, Segment
@@ -68,7 +69,16 @@ def plan_notes(plan: Plan) -> tuple[str, ...]:
     """Return sentences about settings, tasks, and arms of another version."""
     unused = plan.study.config.unused_rates()
     few = [note] if (note := few_steps(plan.tasks)) else []
-    return (*unused, *few, *_same_tasks(plan), *_other_readings(plan), *outdated_arms(plan))
+    tasks = (*few, *_same_tasks(plan), *_seen_in_training(plan))
+    return (*unused, *tasks, *_other_readings(plan), *outdated_arms(plan))
+
+
+def _seen_in_training(plan: Plan) -> Iterator[str]:
+    """Yield a note for each task with test examples in the training corpus."""
+    for task in plan.tasks:
+        if seen := num_seen(plan.store, plan.fingerprint, task):
+            number = f"{seen:,} of {task.num_examples['test']:,} test examples"
+            yield f"task '{task.info.name}': {number} occur in the training corpus"
 
 
 def _same_tasks(plan: Plan) -> Iterator[str]:

@@ -21,6 +21,7 @@ from biphasic.plugins import keep_files
 from biphasic.progress import progress_bar, say_on
 from biphasic.store import STATES, is_trained, result_folder, state_folder
 from biphasic.study.inputs.corpus import DataPaths, is_built, locate_corpus, prepare_corpus
+from biphasic.study.inputs.overlaps import count_overlaps
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver
 from biphasic.study.jobs.corpus import CorpusJob
 from biphasic.study.jobs.train import TrainJob
@@ -94,6 +95,10 @@ def prepare_study(study: Study, *, console: Console, fresh: bool = False) -> Pre
             check_lengths((task.outline for task in tasks), data.tokenizer)
         planned = plan()
         check_inputs(planned)
+    if data is not None:
+        label = "looking for test examples in the training corpus"
+        with progress_bar(console, label, unit="documents") as report:
+            notes += filter(None, [count_overlaps(store, data, tasks, report=report)])
     notes += plan_notes(planned)
     while other := OtherCode.of_plan(planned):
         if not fresh:

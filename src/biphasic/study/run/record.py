@@ -25,6 +25,7 @@ from biphasic.records import (
     SupportRecord,
     TaskRecord,
 )
+from biphasic.study.inputs.overlaps import num_seen
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.plan.cost import parameters_of
 from biphasic.study.plan.plan import Plan, PlannedArm, PlannedPoint
@@ -61,7 +62,7 @@ def study_record(prepared: PreparedStudy) -> StudyRecord:
         arms=tuple(
             arm_record(point, _segments_of(point, plan), usual=usual) for point in plan.points
         ),
-        tasks=tuple(map(_task_record, plan.tasks)),
+        tasks=tuple(_task_record(task, plan) for task in plan.tasks),
         learning_rates=config.finetuning.learning_rates,
         extend=config.finetuning.extend,
         seeds=config.finetuning.seeds_of(plan.arms[0].recipe.seeds),
@@ -172,7 +173,8 @@ def _parameters(arm: PlannedArm) -> int | None:
     return None if counted is None else counted.body + counted.embeddings
 
 
-def _task_record(task: PlannedTask) -> TaskRecord:
+def _task_record(task: PlannedTask, plan: Plan) -> TaskRecord:
+    seen = num_seen(plan.store, plan.fingerprint, task)
     return TaskRecord(
         name=task.info.name,
         kind=task.info.kind,
@@ -183,6 +185,7 @@ def _task_record(task: PlannedTask) -> TaskRecord:
         num_test=task.num_examples["test"],
         trained_on=None if task.trainer is None else task.trainer.info.name,
         overlaps=dict(task.info.overlaps),
+        **({} if seen is None else {"num_seen": seen}),
         about=facts_to_record(
             task.info.kind, task.training.protocol.facts(KINDS[task.info.kind].facts)
         ),

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.data.building.selection import NO_TASKS, TaskTexts
-from biphasic.data.text.near_duplicates import NEAR_DUPLICATE_SHARE, Shingler
+from biphasic.data.text.near_duplicates import NEAR_DUPLICATE_SHARE, ShingleIndex, Shingler
 from biphasic.files import file_sha256
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.kinds.registry import KINDS
@@ -74,22 +74,29 @@ class EvaluationTask:
         """Read a task folder."""
         task = load_task(folder)
         content, corpus, documents = task.info.sha256, "", ()
-        if isinstance(task, RetrievalTask):  # without the prompts of the kind
+        inputs = [*chain.from_iterable(_examples(folder, task, SPLITS[1:]))]
+        if isinstance(task, RetrievalTask):
             path = folder / "corpus.jsonl"
             corpus = file_sha256(path)
             documents = tuple(f"{title} {text}".strip() for _, title, text in read_texts(path))
-            judged = {query for split in SPLITS[1:] for query in task.qrels.get(split, ())}
-            texts = read_texts(folder / "queries.jsonl")
-            inputs = [text for key, _, text in texts if key in judged]
-        else:
-            kind = KINDS[task.info.kind]
-            samples = chain.from_iterable(kind.inputs(task, split) for split in SPLITS[1:])
-            inputs = [text for s in samples for text in ([s] if isinstance(s, str) else s)]
-            if task.template is not None or len(task.fields) > 1:
-                content = f"{content}:{','.join(task.fields)}"
-                inputs += _joined_texts(folder, task)
+        elif task.template is not None or len(task.fields) > 1:
+            content = f"{content}:{','.join(task.fields)}"
+            inputs += _joined_texts(folder, task)
         different = tuple(dict.fromkeys(inputs))
         return cls(task.info.name, content, corpus, different, documents)
+
+
+def _examples(
+    folder: Path, task: ExampleTask | RetrievalTask, splits: Sequence[str]
+) -> Iterator[tuple[str, ...]]:
+    """Yield what a model reads of each example of some splits; of retrieval, the queries."""
+    if isinstance(task, RetrievalTask):  # without the prompts of the kind
+        judged = {query for split in splits for query in task.qrels.get(split, ())}
+        texts = read_texts(folder / "queries.jsonl")
+        yield from ((text,) for key, _, text in texts if key in judged)
+    else:
+        for sample in chain.from_iterable(KINDS[task.info.kind].inputs(task, s) for s in splits):
+            yield (sample,) if isinstance(sample, str) else sample
 
 
 def _joined_texts(folder: Path, task: ExampleTask) -> Iterator[str]:
@@ -124,6 +131,32 @@ class Decontamination:
             if kinds - {None}:
                 found[task.name] = "exact" if "exact" in kinds else "near"
         return found
+
+
+def count_seen(folders: Sequence[Path], documents: Iterable[str]) -> list[int]:
+    """Return the number of test examples of each task that documents hold.
+
+    They hold an example if they hold at least half of the shingles of one of its texts, wherever
+    these stand.
+    """
+    shingler, none = Shingler(), np.zeros(0, np.uint64)
+    tasks = [
+        [
+            [*map(shingler.with_symbols, texts)]
+            for texts in _examples(folder, load_task(folder), SPLITS[2:])
+        ]
+        for folder in folders
+    ]
+    texts = chain.from_iterable(chain.from_iterable(tasks))
+    known = np.unique(np.concatenate([none, *texts]))
+    is_seen = np.zeros(len(known), dtype=bool)
+    for document in documents:
+        shingles = shingler.with_symbols(document)
+        places = np.searchsorted(known, shingles)
+        places[places == len(known)] = 0
+        is_seen[places[known[places] == shingles]] = True
+    seen = ShingleIndex([known[is_seen]])
+    return [sum(any(map(seen.holds, example)) for example in examples) for examples in tasks]
 
 
 def task_texts(
