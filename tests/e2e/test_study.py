@@ -8,7 +8,9 @@ import subprocess
 import sys
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from scipy import stats
 
 from biphasic.data.pairs.folder import Pair, write_pairs
 from biphasic.study.plan.preview import preview_study
@@ -295,6 +297,17 @@ def test_a_state_is_evaluated_on_custom_tasks(finished, tmp_path, cli):
     assert f": {100 * sum(scores) / len(scores):.2f} " in accuracy
     [score] = [row["test"] for row in rows if (row["arm"], row["task"]) == ("mlm", "lookup")]
     assert zero_shot.endswith(f": {100 * float(score):.2f}")
+    line = lines[lines.index(zero_shot) + 1]
+    [table] = [
+        table.to_pydict()
+        for path in (tmp_path / "root/store/finetunes").glob("*/scores.parquet")
+        if "ndcg_at_10" in (table := pq.read_table(path)).column_names
+    ]
+    pairs = zip(table["split"], table["ndcg_at_10"], strict=True)
+    queries = np.array([100 * ndcg for split, ndcg in pairs if split == "test"])
+    width = stats.t.ppf(0.975, len(queries) - 1) * queries.std(ddof=1) / len(queries) ** 0.5
+    ends = f"{queries.mean() - width:.2f} to {queries.mean() + width:.2f}"
+    assert line == f"  95 % interval over {len(queries)} queries: {ends}"
 
 
 def test_commands_that_compute_nothing_import_no_torch(finished, root, tmp_path):

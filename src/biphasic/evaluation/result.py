@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +13,23 @@ from rich.table import Table
 from rich.text import Text
 
 from biphasic.amounts import count, points, rate
-from biphasic.analysis.estimate import Estimate, best_rates, chosen_ends, grid
+from biphasic.analysis.estimate import (
+    Estimate,
+    best_rates,
+    chosen_ends,
+    grid,
+    interval_quantile,
+)
+from biphasic.analysis.scores.examples import ExampleScores
+from biphasic.analysis.scores.source import EXAMPLES, read_run
 from biphasic.analysis.statistics.doubts import doubt
+from biphasic.analysis.statistics.example_compare import cell_influences
 from biphasic.analysis.tables.sentences import coverage_sentence
 from biphasic.analysis.text import points_cell, truncations
-from biphasic.errors import visible
+from biphasic.errors import DataError, visible
 from biphasic.records import Convention, ResultRecord
 from biphasic.shown import Shown, table_lines
+from biphasic.store import result_folder
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.records import TaskInfo
 
@@ -70,8 +81,7 @@ class Evaluation(Shown):
         facts = KINDS[self.task.kind].facts
         metric = facts.metric(self.metric)
         yield f"{self.task.name} {metric.title}: {points_cell(self.estimate)}"
-        if chosen := self._chosen_rates():
-            yield f"  {chosen}"
+        yield f"  {self._chosen_rates() or self._over_examples(self.estimate)}"
         if self.other_reading:
             yield f"  {self.other_reading}"
         if reason := doubt(self.estimate, metric):
@@ -155,6 +165,24 @@ class Evaluation(Shown):
         if ties := sum(len(rates) > 1 for rates in equal):
             edges.append(f"for {ties} of {seeds}, other rates have the same validation score")
         return "; ".join((best, *(edges or [f"none is at the edge of the {len(tried)} tried"])))
+
+    def _over_examples(self, estimate: Estimate) -> str:
+        """Return the interval of the only run over test examples, or why there is none."""
+        [run], unit = self.selected, KINDS[self.task.kind].unit
+        try:
+            path = result_folder(self.folder.parent, run.id) / EXAMPLES
+            ids, clusters, scores = read_run(path, self.metric, run, self.task.name)
+            examples = ExampleScores(ids, {run.seed: scores}, clusters)
+            moves = cell_influences(examples, self.task.name).by_seed[run.seed]
+        except DataError as error:
+            return f"no interval over {unit}: {error}"
+        num = len(moves)
+        width = interval_quantile(num, convention=self.convention) * math.sqrt(
+            math.fsum(moves**2) / (num * (num - 1))
+        )
+        low, high = estimate.mean - width, estimate.mean + width
+        groups = f" in {num:,} clusters" if num < len(ids) else ""
+        return f"95 % interval over {len(ids):,} {unit}{groups}: {low:.2f} to {high:.2f}"
 
     def type_table(self) -> Table | None:
         """Return a table of mean scores by type of entity or paradigm over the selected runs."""

@@ -97,7 +97,9 @@ def test_a_tie_suggests_no_other_rate(scores, rates, line, capsys):
 
 def test_a_zero_shot_task_has_no_rate(capsys):
     assert print_evaluation(evaluation(SCORES[:1], rates=(5e-4,), kind="zs"))
-    assert "rate" not in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "rate" not in printed
+    assert "  no interval over queries: t: " in printed  # the file of its scores is missing
 
 
 @pytest.mark.parametrize(

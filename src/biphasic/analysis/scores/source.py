@@ -55,7 +55,7 @@ from biphasic.store import result_folder
 
 PAPER_SOURCE = "arXiv:2507.00994, Appendix C"
 PAPER_SEEDS = 5
-_EXAMPLES = "scores.parquet"
+EXAMPLES = "scores.parquet"
 # Its columns of what examples share, the first one that it has; "" in the second is none.
 _CLUSTERS = ("cluster", "paradigm")
 _PAPER_PARAMETERS = {"210M": 210_000_000, "610M": 610_000_000, "1B": 1_000_000_000}
@@ -294,8 +294,8 @@ def _example_reader(records: StudyRecords, store: Path) -> ExampleReader:
         by_seed: dict[int, RunExamples] = {}
         for result in results:
             where = describe_run(model, result)
-            path = result_folder(store, result.id) / _EXAMPLES
-            run_ids, clusters, by_seed[result.seed] = _read_run(
+            path = result_folder(store, result.id) / EXAMPLES
+            run_ids, clusters, by_seed[result.seed] = read_run(
                 path, metrics[dataset], result, where
             )
             if ids is not None and run_ids != ids:
@@ -306,9 +306,10 @@ def _example_reader(records: StudyRecords, store: Path) -> ExampleReader:
     return read
 
 
-def _read_run(
+def read_run(
     path: Path, metric: str, result: ResultRecord, where: str
 ) -> tuple[tuple[str, ...], tuple[str, ...], RunExamples]:
+    """Return the ids, clusters and scores of the test examples of a run."""
     try:
         folder = SealedFolder(path.parent, identity=result.id, remedy="skipped")
         folder.check(path.name)
@@ -327,7 +328,7 @@ def _read_run(
     except (pa.ArrowException, OSError, KeyError) as error:
         if is_system_fault(error):
             raise
-        raise DataError(f"{where}: {_EXAMPLES} is damaged ({error})") from None
+        raise DataError(f"{where}: {EXAMPLES} is damaged ({error})") from None
     columns = table.to_pydict()
     rows = [index for index, split in enumerate(columns["split"]) if split == "test"]
     picked = {name: [column[row] for row in rows] for name, column in columns.items()}

@@ -175,7 +175,7 @@ def influences(scores: Scores, model: str, dataset: str) -> CellInfluences:
             raise DataError("there are no scores of single examples")
         try:
             examples = scores.examples(model, dataset)
-            scores.influences[key] = _influences(examples, dataset)
+            scores.influences[key] = cell_influences(examples, dataset)
         except DataError as error:
             scores.influences[key] = error
     known = scores.influences[key]
@@ -184,7 +184,8 @@ def influences(scores: Scores, model: str, dataset: str) -> CellInfluences:
     return known
 
 
-def _influences(examples: ExampleScores, dataset: str) -> CellInfluences:
+def cell_influences(examples: ExampleScores, dataset: str) -> CellInfluences:
+    """Return how much each test example, or cluster of them, adds to a score, by seed."""
     # The jackknife leaves out whole clusters. Its errors hold with clusters of unequal sizes too
     # (Cameron and Miller 2015, "A practitioner's guide to cluster-robust inference", VI.B).
     num, names = len(examples.ids), [*examples.ids]
