@@ -1,5 +1,6 @@
 """Scores of single examples of a study, as fine-tunings leave them in `scores.parquet`."""
 
+import csv
 import json
 
 import numpy as np
@@ -10,6 +11,7 @@ from fake_study import ARMS, TASKS, FakeStudy, seal_again
 from made_scores import compare_arms
 
 from biphasic.analysis.records import load_records
+from biphasic.analysis.report import write_report
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.tables.sentences import examples_sentence
 from biphasic.errors import DataError
@@ -162,5 +164,11 @@ def test_the_clusters_of_results_count_as_independent(study, columns, num):
         seal_again(path.parent)
     one = compare_arms(study_scores(load_records(folder, store)), "clm", "mlm", "pydocs-sc")
     assert (one.num_examples, one.contrast.num_clusters) == (NUM_TEST, num)
+    write_report(folder, store)
+    with (folder / "report/comparisons.csv").open(encoding="utf-8", newline="") as stream:
+        of_task = [row for row in csv.DictReader(stream) if row["dataset"] == "pydocs-sc"]
+    assert {(row["num_examples"], row["num_clusters"]) for row in of_task} == {
+        (str(NUM_TEST), str(num))
+    }
     named = f" in {num} clusters" if num < NUM_TEST else "."
     assert f"{NUM_TEST} test examples{named}" in examples_sentence(one)

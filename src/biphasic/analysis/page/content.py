@@ -31,6 +31,7 @@ MOST_COMPARISONS = 24
 _COMPARISON_COLUMNS = (
     "kind", "dataset", "first", "second", "difference", "low", "high", "p_value", "p_corrected",
     "num_comparisons", "verdict", "detectable", "variance", "unit", "num_pairs", "num_examples",
+    "num_clusters",
 )  # fmt: skip
 
 
@@ -155,6 +156,7 @@ def comparisons_csv(families: Iterable[Family], names: Mapping[str, str]) -> str
                 one.difference.mean, low, high, one.p_value, one.p_adjusted,
                 one.family_size, one.verdict, one.detectable,
                 "pooled" if one.uses_blocks else "pair", one.unit, one.num_pairs, one.num_examples,
+                one.num_clusters,
             ))  # fmt: skip
     return csv_text(_COMPARISON_COLUMNS, rows)
 

@@ -59,11 +59,16 @@ class ModelComparison:
         return 0 if self.contrast is None else self.contrast.num_examples
 
     @property
+    def num_clusters(self) -> int:
+        """Clusters of these examples, or the examples if they have none."""
+        return 0 if self.contrast is None else self.contrast.num_clusters
+
+    @property
     def examples_text(self) -> str:
         """Number of test examples, and of their clusters where there are fewer."""
         if self.contrast is None:
             return ""
-        num, text = self.contrast.num_clusters, count(self.num_examples, "test example")
+        num, text = self.num_clusters, count(self.num_examples, "test example")
         return f"{text} in {count(num, 'cluster')}" if num < self.num_examples else text
 
     @property
