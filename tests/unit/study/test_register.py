@@ -173,6 +173,23 @@ def test_changed_records_are_refused(register, folder):
         read_registrations(folder)
 
 
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="a registration whose file was changed is no damage for 'study verify'",
+)
+def test_verify_names_a_changed_registration(register, settings, tmp_path, folder, cli):
+    Study(settings(questions=[ASK]), tmp_path / "runs").save()
+    register()
+    verify = ("study", "verify", "one", "--root", tmp_path / "runs")
+    assert cli(*verify)[0] == 0
+    [path] = folder.glob("registrations/*/registration.json")
+    path.write_text(path.read_text().replace('"registered": "20', '"registered": "19'))
+    code, _, err = cli(*verify)
+    assert code == 1
+    assert "registration.json" in err
+
+
 def test_an_amendment_without_what_it_amends_is_refused(register, folder):
     register()
     register(questions=[{**ASK, "question": "Is less better?"}])
