@@ -31,6 +31,12 @@ from biphasic.model.loading.reading import (
 
 Dtype = Literal["float32", "bfloat16"]
 _POOLING = "1_Pooling"
+# Older keys of the bases of layers that read all tokens, and of those with a window, by model type.
+_ROPE_BY_LAYER = {
+    "gemma3_text": ("rope_theta", "rope_local_base_freq"),
+    "modernbert": ("global_rope_theta", "local_rope_theta"),
+    "modernbert-decoder": ("global_rope_theta", "local_rope_theta"),
+}
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ def write_model(
     logits = model.eval()(input_ids=torch.tensor([probe])).logits[0] if has_head else None
     with loading(source.folder), writing(folder):
         model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
-    _write_older_rope(folder / "config.json")
+    write_older_rope(folder / "config.json")
     # Meant for decoders; an encoder generates nothing.
     (folder / "generation_config.json").unlink(missing_ok=True)
     return WrittenModel(
@@ -91,16 +97,31 @@ def write_model(
     )
 
 
-def _write_older_rope(path: Path) -> None:
+def write_older_rope(path: Path) -> None:
     """Add the keys by which transformers before 5, and other engines, read rotary frequencies."""
     config = read_json_object(path)
-    rope = config.get("rope_parameters") or {}
-    if "rope_theta" not in rope:  # none, or several, by kind of layer
-        return
-    config["rope_theta"] = rope["rope_theta"]
-    if rope.get("rope_type", "default") != "default":
-        config["rope_scaling"] = {key: rope[key] for key in rope if key != "rope_theta"}
+    for each in (config, config.get("encoder")):  # of a fine-tuned model with a class of its own
+        if isinstance(each, dict):
+            each.update(_older_rope(each))
     write_json(path, config)
+
+
+def _older_rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    rope = config.get("rope_parameters") or {}
+    keys: dict[str, Any] = {}
+    kinds = ("full_attention", "sliding_attention")
+    if all(isinstance(rope.get(kind), dict) for kind in kinds):
+        names = _ROPE_BY_LAYER.get(config.get("model_type", ""))
+        if names is None:
+            return {}
+        keys = {name: rope[kind]["rope_theta"] for name, kind in zip(names, kinds, strict=True)}
+        # ModernBERT had no scaling, and transformers 5 would scale both kinds of its layers.
+        rope = rope["full_attention"] if names[0] == "rope_theta" else {}
+    elif "rope_theta" in rope:
+        keys = {"rope_theta": rope["rope_theta"]}
+    if keys and rope.get("rope_type", "default") != "default":
+        keys["rope_scaling"] = {key: rope[key] for key in rope if key != "rope_theta"}
+    return keys
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from biphasic import export_model
 from biphasic.data.tokens.tokenizer import TextTokenizer
@@ -141,6 +141,23 @@ class TestFamilies:
         rope = dict(config["rope_parameters"])
         assert config["rope_theta"] == rope.pop("rope_theta")
         assert config.get("rope_scaling", {"rope_type": "default"}) == rope
+
+    @pytest.mark.parametrize(
+        ("family", "keys"),
+        [
+            ("gemma3", ("rope_theta", "rope_local_base_freq")),
+            ("modernbert", ("global_rope_theta", "local_rope_theta")),
+            ("modernbert-decoder", ("global_rope_theta", "local_rope_theta")),
+        ],
+    )
+    def test_older_releases_find_frequencies_of_each_kind_of_layer(self, family, keys, exported):
+        out = exported(family)[1]
+        config = json.loads((out / "config.json").read_text())
+        rope = config["rope_parameters"]
+        bases = [rope[kind]["rope_theta"] for kind in ("full_attention", "sliding_attention")]
+        assert [config[key] for key in keys] == bases
+        assert len(set(bases)) == 2
+        assert AutoConfig.from_pretrained(out).rope_parameters == rope
 
     def test_a_head_of_its_own_is_not_called_tied(self, make_family, tmp_path):
         source = make_family("mistral")  # its head is its own

@@ -201,6 +201,24 @@ def test_plain_transformers_gives_the_same_for_a_padded_batch(one_thread, make, 
             np.testing.assert_allclose(mine, np.array(logits)[: len(mine)], rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.parametrize(
+    ("family", "kind", "keys"),
+    [
+        ("llama", "sc", {"rope_theta": "rope_theta"}),
+        ("qwen3", "sr", {"rope_theta": "rope_theta"}),
+        ("modernbert", "ir", {"global_rope_theta": "full_attention"}),
+    ],
+)
+def test_older_releases_find_rotary_frequencies_where_they_look(
+    one_thread, make, family, kind, keys
+):
+    config = json.loads((make(family, kind).folder / "config.json").read_text())
+    config = config.get("encoder", config)
+    for key, place in keys.items():
+        stated = config["rope_parameters"][place]
+        assert config[key] == (stated["rope_theta"] if isinstance(stated, dict) else stated)
+
+
 def test_a_folder_with_a_class_of_its_own_is_fine_tuned_again(one_thread, make, tmp_path):
     """Its code is not run: our own loader reads the encoder's part of the configuration."""
     made = make("qwen3", "sr")

@@ -25,6 +25,7 @@ from transformers.models.auto.modeling_auto import (
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.export.finetuned import encoder_with_head as own
+from biphasic.export.hf import write_older_rope
 from biphasic.model.loading.directions import open_both_ways
 from biphasic.model.loading.eurobert import eurobert_config
 from biphasic.model.loading.reading import body_class, read_config
@@ -65,6 +66,7 @@ class WrittenForm:
         config = deepcopy(self.config)
         config.architectures = [self.architecture.__name__]
         config.save_pretrained(folder)
+        write_older_rope(folder / "config.json")
         # safetensors marks the framework; transformers refuses files without it.
         save_tensors(self.tensors, folder / WEIGHTS, {"format": "pt"})
         if self.needs_code:
