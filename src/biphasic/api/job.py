@@ -59,7 +59,7 @@ def run(
     if was_done := loaded.is_done():
         limits: AbstractContextManager[None] = nullcontext()  # computes nothing, without torch
     else:
-        from biphasic.evaluation.evaluate import compute_threads
+        from biphasic.model.compute.device import compute_threads
 
         loaded.check_needs()
         tune_allocator()

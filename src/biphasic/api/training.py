@@ -48,6 +48,7 @@ def adapt(
     checkpoint_every: int = CHECKPOINT_EVERY.default,
     root: Path | str = DEFAULT_ROOT,
     device: str | None = None,
+    threads: int | None = None,
     skip_steps: Sequence[int] = (),
     fresh: bool = False,
     wandb: str | None = None,
@@ -80,6 +81,7 @@ def adapt(
         checkpoint_every: As in `pretrain`.
         root: Folder of the store.
         device: As in `predict`.
+        threads: As in `predict`; they may change the last bits of weights.
         skip_steps: As in `pretrain`.
         fresh: As in `pretrain`.
         wandb: As in `pretrain`.
@@ -102,11 +104,14 @@ def adapt(
         'adapted'
     """
     from biphasic.adaptation import AdaptConfig, adapt_model
-    from biphasic.model.compute.device import computing_on, parse_device
+    from biphasic.execution.slots import check_cores
+    from biphasic.model.compute.device import compute_threads, computing_on, parse_device
     from biphasic.progress import progress_console
     from biphasic.study.training import parse_compute
     from biphasic.training.records.log import viewed_in_wandb
 
+    check_cores(num_threads=threads or 1)
+    parsed = parse_compute(compute, threads=threads)
     settings = AdaptConfig.of(
         steps=steps,
         mlm_probability=mlm_probability,
@@ -122,13 +127,14 @@ def adapt(
         seed=seed,
         skip_steps=skip_steps,
     )
-    with computing_on(parse_device(device)), viewed_in_wandb(wandb):
+    chosen = parse_device(device)
+    with computing_on(chosen), compute_threads(threads), viewed_in_wandb(wandb):
         return adapt_model(
             model,
             expanded(out),
             settings,
             corpus=corpus,
-            compute=parse_compute(compute),
+            compute=parsed,
             format=format,
             revision=revision,
             checkpoint_every=checkpoint_every,
@@ -150,6 +156,7 @@ def pretrain(
     minimal_pairs: Path | str | None = None,
     compute: ComputeConfig | Mapping[str, Any] | None = None,
     device: str | None = None,
+    threads: int | None = None,
     max_seconds: float | None = None,
     skip_steps: Sequence[int] = (),
     rewinds: int = 0,
@@ -175,6 +182,7 @@ def pretrain(
             activation_checkpointing=true, compile=true. In Python a mapping, such as
             `{"max_tokens_per_pass": 16384}`; results change by rounding only.
         device: As in `predict`.
+        threads: As in `predict`; they may change the last bits of weights.
         max_seconds: Save the progress and exit with code 130 after this time. In Python, in
             seconds; `StoppedError` is raised.
         skip_steps: Skip the update of step N, counted from 0, whose loss is not finite. Its rows
@@ -207,7 +215,8 @@ def pretrain(
         >>> (state / "model.safetensors").is_file()
         True
     """
-    from biphasic.model.compute.device import computing_on, parse_device
+    from biphasic.execution.slots import check_cores
+    from biphasic.model.compute.device import compute_threads, computing_on, parse_device
     from biphasic.progress import progress_console, say_on
     from biphasic.study.inputs.corpus import corpus_settings, locate_corpus, prepare_corpus
     from biphasic.study.spec.arms import read_recipe
@@ -223,11 +232,13 @@ def pretrain(
             "phases: none, so there is nothing to train; give at least one, such as "
             "{objective: mlm, steps: 1000}"
         )
-    compute, corpus = parse_compute(compute), corpus_settings(corpus)
+    check_cores(num_threads=threads or 1)
+    compute, corpus = parse_compute(compute, threads=threads), corpus_settings(corpus)
     compute.check_rows(recipe.placed_phases)
     tune_allocator()
     console, store = progress_console(quiet=quiet), store_of(root)
-    with computing_on(parse_device(device)), viewed_in_wandb(wandb):
+    chosen = parse_device(device)
+    with computing_on(chosen), compute_threads(threads), viewed_in_wandb(wandb):
         corpus = corpus.pinned()
         paths = prepare_corpus(
             corpus, locate_corpus(corpus, store), store, console=console, recipes=[recipe]

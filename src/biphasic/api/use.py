@@ -29,6 +29,7 @@ def predict(
     columns: Sequence[str] = (),
     format: str | None = None,
     device: str | None = None,
+    threads: int | None = None,
     quiet: bool = False,
 ) -> Predictions:
     """Predict with a fine-tuned model: one row per example, in order.
@@ -44,6 +45,8 @@ def predict(
         format: jsonl, csv, tsv, parquet or txt (one text per line). Default: by suffix; txt for
             `-`.
         device: Compute device: cpu, cuda or cuda:N. Default: the first GPU, else the CPU.
+        threads: Compute threads on the CPU. Default: one per core; fewer are faster where other
+            programs run.
         quiet: Show results and errors only.
 
     Raises:
@@ -55,11 +58,16 @@ def predict(
         >>> found.rows[0]["label"] in ("good", "bad"), found.frame.shape
         (True, (1, 3))
     """
+    from biphasic.execution.slots import check_cores
     from biphasic.files import expanded
+    from biphasic.model.compute.device import compute_threads
 
-    return predicted(
-        expanded(folder), source, out, columns=columns, format=format, device=device, quiet=quiet
-    )
+    check_cores(num_threads=threads or 1)
+    place = expanded(folder)
+    with compute_threads(threads):
+        return predicted(
+            place, source, out, columns=columns, format=format, device=device, quiet=quiet
+        )
 
 
 @check_arguments()
@@ -78,6 +86,7 @@ def encode(
     revision: str | None = None,
     format: str | None = None,
     device: str | None = None,
+    threads: int | None = None,
     quiet: bool = False,
 ) -> Vectors:
     """Embed texts: one vector per text, in order.
@@ -98,6 +107,7 @@ def encode(
         revision: Revision of a model on the hub.
         format: As in `predict`.
         device: As in `predict`.
+        threads: As in `predict`.
         quiet: Show results and errors only.
 
     Raises:
@@ -111,8 +121,9 @@ def encode(
         (2, 32)
     """
     from biphasic.api.results.use import Vectors, length_notes
+    from biphasic.execution.slots import check_cores
     from biphasic.files import expanded
-    from biphasic.model.compute.device import parse_device
+    from biphasic.model.compute.device import compute_threads, parse_device
     from biphasic.progress import progress_bar, progress_console
     from biphasic.tasks.embedding import (
         Choices,
@@ -129,13 +140,15 @@ def encode(
     target = None if out is None else expanded(out)
     if target is not None:
         check_output(target, SUFFIXES)
+    check_cores(num_threads=threads or 1)
     parse_device(device)  # before anything is fetched
     opened = open_source(source, [column], format=format)
     choices = Choices(max_seqlen=max_seqlen, prefix=prefix, prompt=prompt, normalize=normalize)
     folder = fetch_embedding_model(str(model), revision=revision)
     settings = embedding_settings(folder, choices)
     windows: Encoded = []
-    with progress_bar(progress_console(quiet=quiet), "encoding", unit="texts") as report:
+    bar = progress_bar(progress_console(quiet=quiet), "encoding", unit="texts")
+    with compute_threads(threads), bar as report:
         summary = encode_file(
             settings,
             opened,

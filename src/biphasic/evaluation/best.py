@@ -12,9 +12,10 @@ from rich.console import Console
 from biphasic.amounts import count, rate, rough_duration, size
 from biphasic.analysis.estimate import grid
 from biphasic.errors import TrainingError
-from biphasic.evaluation.evaluate import Evaluation, compute_threads, run_finetunings, summarise
+from biphasic.evaluation.evaluate import Evaluation, run_finetunings, summarise
 from biphasic.evaluation.plan import PlannedEvaluation
 from biphasic.execution.display import job_bar
+from biphasic.model.compute.device import compute_threads
 from biphasic.model.loading.build import empty_body
 from biphasic.model.matrices import matrix_weights
 from biphasic.progress import say_on

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from biphasic.execution.job import WorkItem
 from biphasic.execution.local import Local
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
 from biphasic.files import verify_folder
-from biphasic.model.compute.device import computing_on, visible_devices
+from biphasic.model.compute.device import compute_threads, computing_on, visible_devices
 from biphasic.progress import say_on
 from biphasic.records import Convention
 from biphasic.sealed import read_result_record
@@ -110,17 +109,6 @@ def _part(job: FinetuneJob) -> WorkItem:
         make=lambda: job,
         is_done=job.is_done,
     )
-
-
-@contextmanager
-def compute_threads(number: int) -> Iterator[None]:
-    """Set the number of compute threads within the context."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def summarise(

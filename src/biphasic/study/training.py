@@ -54,11 +54,18 @@ def pairs_task(
     return folder
 
 
-def parse_compute(compute: ComputeConfig | Mapping[str, Any] | None) -> ComputeConfig:
-    """Return compute settings after validation."""
-    if isinstance(compute, ComputeConfig):
-        return compute
-    return parse_config(ComputeConfig, compute or {}, where="compute")
+def parse_compute(
+    compute: ComputeConfig | Mapping[str, Any] | None, *, threads: int | None = None
+) -> ComputeConfig:
+    """Return compute settings after validation; `threads` are of this process alone."""
+    if not isinstance(compute, ComputeConfig):
+        compute = parse_config(ComputeConfig, compute or {}, where="compute")
+    if threads is not None and compute.processes > 1:
+        raise ConfigError(
+            f"threads: {threads}: with processes={compute.processes}, set OMP_NUM_THREADS, which "
+            "is of each process"
+        )
+    return compute
 
 
 def train_recipe(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import sys
+from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
+import torch
 import typer
 
 import biphasic
@@ -70,12 +73,26 @@ def test_an_output_that_cannot_be_created_is_refused_before_any_work(cli, place,
     assert sorted(path.name for path in place.iterdir()) == ["model", "recipe.yaml", "texts.txt"]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="adapt, pretrain, encode and predict take all cores; each will have --threads, as "
-    "'study run' has",
-)
+def test_pretrain_computes_with_the_threads_that_are_chosen(cli, place, text_file):
+    recipe = RECIPE.replace("steps: 2", "steps: 1") + "max_seqlen: 64\nrows_per_step: 1\n"
+    (place / "recipe.yaml").write_text(recipe)
+    (place / "corpus.yaml").write_text(f"sources: [{text_file}]\nvocab_size: 320\n")
+    before = torch.get_num_threads()
+    options = ("--corpus", "corpus.yaml", "--root", "runs", "--threads", str(before + 1))
+    code, out, err = cli("pretrain", "recipe.yaml", *options)
+    assert code == 0, err
+    state = json.loads((Path(out.strip()) / "state.json").read_text())
+    assert [state["environment"]["threads"]] == [before + 1]
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("command", ["adapt", "pretrain"])
+def test_threads_of_several_processes_are_refused(cli, place, command):
+    code, _, err = cli(*COMPUTING[command], "--threads", "1", "--compute", "processes=2")
+    assert code == 2
+    assert err.startswith("error: threads: 1: with processes=2, set OMP_NUM_THREADS")
+
+
 @pytest.mark.parametrize("command", ["adapt", "pretrain", "encode", "predict"])
 def test_threads_can_be_chosen_where_a_command_computes_in_this_process(cli, place, command):
     code, _, err = cli(*COMPUTING[command], "--threads", "0")

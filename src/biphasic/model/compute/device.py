@@ -57,6 +57,22 @@ def computing_on(device: torch.device | None) -> Iterator[None]:
         _chosen.reset(token)
 
 
+@contextmanager
+def compute_threads(number: int | None) -> Iterator[None]:
+    """Set the number of compute threads within the block; None leaves it unchanged."""
+    if number is None:
+        yield
+        return
+    import torch  # noqa: PLC0415
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def chosen_device() -> torch.device | None:
     """Return the chosen device; None if it depends on the machine."""
     return _chosen.get()
