@@ -252,6 +252,44 @@ def test_build_says_that_documents_hold_nul(text, build):
     assert line in "".join(build("one"))  # already built
 
 
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="a corpus is to be verified before corpus build calls it already built",
+)
+def test_build_refuses_an_edited_corpus(text, run, tokenizer):
+    write_tokenizer(tokenizer, text / "given")
+    command = (
+        "build", text / "one.jsonl", "--out", text / "one", "--column", "body",
+        "--tokenizer", text / "given", "--workers", "1",
+    )  # fmt: skip
+    assert run(*command)[0] == 0
+    shard = max((text / "one").rglob("*.bin"), key=lambda path: path.stat().st_size)
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    code, _, err = run(*command)
+    assert code != 0
+    assert shard.name in err
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="a tokenizer whose folder has a manifest is to be verified before it is used",
+)
+def test_build_refuses_an_edited_tokenizer(text, run, tokenizer):
+    write_tokenizer(tokenizer, text / "given")
+    file = text / "given" / "tokenizer.json"
+    file.write_text(file.read_text() + "\n")
+    code, _, err = run(
+        "build", text / "one.jsonl", "--out", text / "one", "--column", "body",
+        "--tokenizer", text / "given", "--workers", "1",
+    )  # fmt: skip
+    assert code != 0
+    assert "tokenizer.json" in err
+
+
 SENTENCE = "the farmer counted every sheep twice before the night came down over his hills"
 WORDS = SENTENCE.split()
 CHINESE = "农夫在夜幕降临之前把每只羊都数了两遍然后回到山下的家里"
