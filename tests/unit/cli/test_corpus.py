@@ -261,7 +261,7 @@ def test_build_refuses_an_edited_corpus(text, run, tokenizer):
     write_tokenizer(tokenizer, text / "given")
     command = (
         "build", text / "one.jsonl", "--out", text / "one", "--column", "body",
-        "--tokenizer", text / "given", "--workers", "1",
+        "--tokenizer", text / "given", "--heldout-fraction", "0.2", "--workers", "1",
     )  # fmt: skip
     assert run(*command)[0] == 0
     shard = max((text / "one").rglob("*.bin"), key=lambda path: path.stat().st_size)
@@ -284,7 +284,7 @@ def test_build_refuses_an_edited_tokenizer(text, run, tokenizer):
     file.write_text(file.read_text() + "\n")
     code, _, err = run(
         "build", text / "one.jsonl", "--out", text / "one", "--column", "body",
-        "--tokenizer", text / "given", "--workers", "1",
+        "--tokenizer", text / "given", "--heldout-fraction", "0.2", "--workers", "1",
     )  # fmt: skip
     assert code != 0
     assert "tokenizer.json" in err
