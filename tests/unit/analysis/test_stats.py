@@ -6,6 +6,11 @@ from fake_study import ARMS, TASKS, FakeStudy
 from biphasic.analysis.estimate import Estimate, estimate
 from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import study_scores
+from biphasic.analysis.tables.markup import to_markdown
+from biphasic.analysis.tables.results import format_table
+from biphasic.analysis.tables.sheets import make_sheets
+from biphasic.analysis.tables.text import comparison_lines
+from biphasic.shown import table_lines
 
 
 def test_paper_interval_is_1_96_standard_errors():
@@ -71,3 +76,27 @@ def test_a_seed_whose_every_run_diverged_is_left_out_of_the_mean(tmp_path):
     assert score.estimate is not None
     assert score.estimate.num_seeds == 4
     assert not score.is_complete
+
+
+def test_scores_at_an_end_of_the_grid_are_marked_and_comparisons_of_them_are_provisional(tmp_path):
+    rates, seeds, task = (1e-4, 2e-4, 5e-4), (0, 1), TASKS[0][0]
+    # CLM is best at the highest rate, MLM at the middle one.
+    scores = {
+        (arm, task, rate, seed): (0.5 + gain, 0.6 + gain + seed / 100)
+        for arm, gains in (("mlm", (0, 0.2, 0)), ("clm", (0, 0.1, 0.2)))
+        for rate, gain in zip(rates, gains, strict=True)
+        for seed in seeds
+    }
+    settings = {"learning_rates": rates, "seeds": seeds, "scores": scores}
+    study = FakeStudy(steps=40, arms=ARMS[1:3], tasks=TASKS[:1], **settings)
+    records = load_records(*study.write(tmp_path))
+    found = study_scores(records)
+    assert [found.get(arm, task).is_at_end for arm in ("mlm", "clm")] == [False, True]
+    signed = {"CLM": True, "MLM": False}
+    for text in ("\n".join(table_lines(format_table(records))), to_markdown(make_sheets(found))):
+        rows = [line for line in text.splitlines() if " (" in line]  # those with scores
+        lines = {name: next(row for row in rows if f"{name} " in row) for name in signed}
+        assert {name: "‡" in line for name, line in lines.items()} == signed
+        assert "‡: provisional: validation chooses the lowest or highest" in " ".join(text.split())
+    [line] = [line for line in comparison_lines(found) if "CLM" in line and "MLM" in line]
+    assert "provisional, as a learning rate is at the end of those tried" in line

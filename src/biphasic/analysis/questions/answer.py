@@ -52,6 +52,7 @@ class AskedOutcome:
     label: str  # the arms, as `a − b` or `(a − b) − (c − d)`
     test: PlannedTest | None  # None if a score is missing
     is_complete: bool
+    is_at_end: bool = False  # whether a score is at an end of the rates tried, so it is provisional
     p_of_study: float | None = None  # corrected for all questions of the study; None without a test
     # Why it is no evidence of what pretraining adds: none of its arms is clearly above every floor.
     floor_note: str = ""
@@ -155,6 +156,7 @@ def answer(question: QuestionRecord, sources: Sequence[Scores]) -> Answer:
         for dataset in one.datasets:
             cells = [] if scores is None else [scores.get(model, dataset) for model, _ in terms]
             is_complete = bool(cells) and all(c.estimate and c.is_complete for c in cells)
+            is_at_end = any(cell.is_at_end for cell in cells)
             test = tests.get((question.name, dataset, terms))
             note = ""
             if scores is not None and test is not None:
@@ -162,7 +164,7 @@ def answer(question: QuestionRecord, sources: Sequence[Scores]) -> Answer:
                 note = floor_tests(scores, dataset).note(*arms)
             label = _label(one, scores)
             outcomes.append(
-                AskedOutcome(record, dataset, label, test, is_complete, floor_note=note)
+                AskedOutcome(record, dataset, label, test, is_complete, is_at_end, floor_note=note)
             )
     problem = ""
     if scores is None:

@@ -38,6 +38,11 @@ def answer_sentence(answer: Answer) -> str:
         if both := sum(one.is_level and bool(one.clear) for one in answer.outcomes):
             counts += f" ({both} both: not zero, but smaller than the margin)"
     provisional = " Provisional: some runs are missing or diverged." * (not answer.is_complete)
+    if at_end := sum(one.is_at_end for one in answer.outcomes):
+        provisional += (
+            f" Provisional: in {at_end} of {total}, validation chooses the lowest or highest "
+            "learning rate tried."
+        )
     return f"{answer.verdict.capitalize()}: {counts}.{provisional}"
 
 

@@ -143,6 +143,7 @@ def _study_scores(records: StudyRecords, convention: Convention) -> Scores:
             runs,
             convention=convention,
             is_complete=is_tried and {run.seed for run in runs} == records.seeds_of(*key),
+            tried=(run.learning_rate for run in records.by_cell.get(key, ())),
         )
     recipes, hashes = _recipes(records.study), _hashes(records.study)
     scores = Scores(

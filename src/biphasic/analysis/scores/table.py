@@ -15,7 +15,14 @@ from operator import attrgetter
 from statistics import fmean, stdev
 from typing import Any, TypeVar
 
-from biphasic.analysis.estimate import Estimate, GridScore, best_per_seed, best_rate, estimate
+from biphasic.analysis.estimate import (
+    Estimate,
+    GridScore,
+    best_per_seed,
+    best_rate,
+    chosen_ends,
+    estimate,
+)
 from biphasic.analysis.scores.examples import CellInfluences, ExampleReader
 from biphasic.analysis.text import short_names
 from biphasic.errors import DataError
@@ -109,6 +116,7 @@ class Score:
     # known.
     by_seed: Mapping[int, float] | None = None
     is_complete: bool = True  # False while runs that might change it are missing
+    is_at_end: bool = False  # whether a seed chose an end of the rates tried: provisional
     # Test score of each seed at the single learning rate with the best mean validation score, in
     # percentage points; None if unknown.
     at_one_rate: Mapping[int, float] | None = None
@@ -122,6 +130,11 @@ class Score:
 
 
 _UNKNOWN = Score(None)
+AT_END = "‡"
+END_NOTE = (
+    f"{AT_END}: provisional: validation chooses the lowest or highest learning rate tried, so the "
+    "score may be that of the grid (finetuning.extend)."
+)
 
 
 @dataclass(frozen=True)
@@ -296,10 +309,14 @@ def low_rates(rates: Iterable[float]) -> set[float]:
 
 
 def score_of_grid(
-    runs: Sequence[GridScore[Any]], *, convention: Convention, is_complete: bool
+    runs: Sequence[GridScore[Any]],
+    *,
+    convention: Convention,
+    is_complete: bool,
+    tried: Iterable[float] = (),
 ) -> Score:
     """Compute the score of a model on a dataset from its grid of learning rates and seeds."""
-    # The runs' scores are shares.
+    # The runs' scores are shares; runs at rates that were `tried` too may have diverged.
     chosen, at_one = best_per_seed(runs), best_rate(runs)
     by_rate: dict[float, list[float]] = defaultdict(list)
     for run in runs:
@@ -317,6 +334,7 @@ def score_of_grid(
         estimate=mean and mean.in_points,
         by_seed={run.seed: PERCENT * run.test for run in chosen},
         is_complete=is_complete,
+        is_at_end=bool(chosen_ends(runs, {*tried, *by_rate})),
         at_one_rate={run.seed: PERCENT * run.test for run in at_one} or None,
         one_rate=at_one[0].rate if at_one else None,
         num_rates=len(by_rate) or None,
@@ -336,6 +354,7 @@ def score_of_runs(runs: Mapping[int, Score], *, convention: Convention) -> Score
         estimate([*by_run.values()], convention=convention),
         by_run,
         is_complete=all(score.by_seed and score.is_complete for score in runs.values()),
+        is_at_end=any(score.is_at_end for score in runs.values()),
         rate_spread=spreads or None,
         by_rate={rate: [fmean(of.by_rate[rate]) for of in runs.values()] for rate in common},
     )
@@ -421,6 +440,7 @@ def _average(
         estimate=estimate([*by_seed.values()], convention=convention),
         by_seed=by_seed,
         is_complete=all(part.is_complete for part in parts) and set(by_seed) == seeds,
+        is_at_end=any(part.is_at_end for part in parts),
         at_one_rate=average_by_seed(one_rate, shares) if len(one_rate) == len(parts) else None,
         num_rates=max(part.num_rates or 0 for part in parts) or None,
     )

@@ -131,6 +131,9 @@ class Family:
             num_arms=self.num_arms if plan is None and self.uses_blocks else None,
             is_planned=plan is not None,
             unit=self.scores.unit,
+            is_at_end=any(
+                self.scores.get(name, self.dataset.name).is_at_end for name in (first, second)
+            ),
             is_of_common_seeds=one is not None
             and max(sides[0].num_seeds, sides[1].num_seeds) > len(one.by_seed),
         )

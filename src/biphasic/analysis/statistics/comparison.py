@@ -42,6 +42,7 @@ class ModelComparison:
     unit: str  # what the pairs are, as in `Scores`
     # Whether a model has seeds that the other lacks: the difference is not that of the two means.
     is_of_common_seeds: bool
+    is_at_end: bool  # whether a score is at an end of the rates tried, so this is provisional
 
     @property
     def differences(self) -> tuple[float, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
+from biphasic.analysis.scores.table import END_NOTE, DatasetInfo, ModelInfo, Scores
 from biphasic.analysis.statistics.paired import NO_SPREAD
 from biphasic.analysis.text import flat, listing
 from biphasic.errors import DataError
@@ -47,13 +47,15 @@ def doubt_notes(
     models: tuple[ModelInfo, ...] | None = None,
     datasets: tuple[DatasetInfo, ...] | None = None,
 ) -> list[str]:
-    """List the scores of a table that are not valid results, one sentence per reason."""
-    places: dict[str, list[str]] = {}
+    """Explain the sign of scores at an end of the rates, and list those that are no results."""
+    places, is_at_end = dict[str, list[str]](), False
     for dataset in scores.datasets if datasets is None else datasets:
         for model in scores.models if models is None else models:
             if text := cell_doubt(scores, model.name, dataset):
                 places.setdefault(text, []).append(f"{flat(model.label)} on {flat(dataset.name)}")
-    return [
+            is_at_end |= scores.get(model.name, dataset.name).is_at_end
+    invalid = [
         f"No result, as {text}: {listing(names, most=_MOST_PLACES)}."
         for text, names in places.items()
     ]
+    return [*([END_NOTE] if is_at_end else []), *invalid]

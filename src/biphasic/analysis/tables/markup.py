@@ -30,6 +30,7 @@ _LATEX_SPECIAL = {
     "–": r"\textendash{}",
     "≈": r"$\approx$",
     "†": r"\textdagger{}",
+    "‡": r"\textdaggerdbl{}",
     "…": r"\textellipsis{}",
     "\ufffd": "?",
     **{character: f"\\{character}" for character in "#$%&_"},

@@ -13,6 +13,7 @@ from biphasic.amounts import count, percent
 from biphasic.analysis.estimate import METHODS, estimate, expected_coverage
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.source import study_scores
+from biphasic.analysis.scores.table import AT_END
 from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.text import OBJECTIVES, csv_text, objective_name, plain, points_cell
 from biphasic.records import PRETRAINING
@@ -100,6 +101,7 @@ def format_table(records: StudyRecords) -> Table:
         for task in records.tasks:
             score = scores.cells[arm.name, task.name]
             text = points_cell(score.estimate) + ("" if score.is_complete else " †")
+            text += f" {AT_END}" if score.is_at_end else ""
             row.append(Text(text, style="bold" if arm.name in best[task.name] else ""))
         rich_table.add_row(*row)
     return rich_table

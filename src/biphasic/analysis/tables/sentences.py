@@ -35,8 +35,9 @@ def comparison_sentence(
         size += f" over the {comparison.unit}s that both have"
     p_value = "" if comparison.p_adjusted is None else probability(comparison.p_adjusted)
     p_value += _correction(comparison) if p_value else ""
+    end = ", provisional, as a learning rate is at the end of those tried" * comparison.is_at_end
     details = ", ".join(filter(None, (_interval(comparison), p_value)))
-    return f"{size}{f' ({details})' if details else ''}: {_verdict(comparison)}."
+    return f"{size}{f' ({details})' if details else ''}: {_verdict(comparison)}{end}."
 
 
 def _interval(comparison: ModelComparison) -> str:

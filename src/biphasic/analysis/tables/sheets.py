@@ -12,7 +12,7 @@ from biphasic.amounts import percent
 from biphasic.analysis.figures.choose import interval_note, sizes
 from biphasic.analysis.scores.reference import ReferenceValues, reference_values
 from biphasic.analysis.scores.source import PAPER_SOURCE
-from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores, grouped
+from biphasic.analysis.scores.table import AT_END, DatasetInfo, ModelInfo, Scores, grouped
 from biphasic.analysis.statistics.compare import indistinguishable
 from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.text import flat, score_text
@@ -61,6 +61,7 @@ class Sheet:
         signs = [
             *([_LEVEL] if mark == "level" else []),
             *([_PROVISIONAL] if not score.is_complete else []),
+            *([AT_END] if score.is_at_end else []),
             *([f"[paper: {score_text(reference)}]"] if reference else []),
         ]
         return " ".join([bold.format(text) if mark == "best" else text, *map(escape, signs)])

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from biphasic.analysis.estimate import LEVEL, Estimate
-from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
+from biphasic.analysis.scores.table import AT_END, DatasetInfo, Score, Scores
 from biphasic.analysis.statistics.compare import Family, family_of, ranked, unscored
 from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.statistics.variance import variance_split
@@ -50,6 +50,7 @@ def score_tables(scores: Scores) -> Iterator[Table]:
                 score = scores.get(model.name, dataset.name)
                 is_provisional = score.estimate is not None and not score.is_complete
                 text = score_text(score.estimate) + (" †" if is_provisional else "")
+                text += f" {AT_END}" if score.is_at_end else ""
                 row.append(Text(text, style="bold" if model.name in best[dataset.name] else ""))
             table.add_row(*row)
         yield table
@@ -204,6 +205,7 @@ def _cell_json(model: str, dataset: DatasetInfo, score: Score) -> dict[str, Any]
         "half_width": estimate.half_width,
         "num_seeds": estimate.num_seeds,
         "is_complete": score.is_complete,
+        "is_at_end": score.is_at_end,
         "by_seed": {str(seed): value for seed, value in (score.by_seed or {}).items()},
         "one_rate": score.one_rate,
         "at_one_rate": {str(seed): value for seed, value in (score.at_one_rate or {}).items()},
