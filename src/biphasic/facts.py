@@ -44,6 +44,7 @@ class KindFacts:
 # Prefixes of the names of baselines: what an encoder that learned nothing reaches, and what people
 # could use instead of an encoder.
 FLOOR, REFERENCE = "floor:", "reference:"
+RANDOM_VECTORS = "floor:random-vectors"  # the mean of several draws counts
 
 _METRICS = {
     metric.key: metric

@@ -262,6 +262,8 @@ class StudyRecord(Record):
     compare: Annotated[tuple[CompareRecord, ...], _UNLESS_EMPTY] = ()
     questions: Annotated[tuple[QuestionRecord, ...], _UNLESS_EMPTY] = ()
     runs: tuple[RunRecord, ...]
+    # Floors and references; their `arm` is the name of the baseline.
+    baselines: Annotated[tuple[RunRecord, ...], _UNLESS_EMPTY] = ()
     heldout_sha256: str | None = None  # Hash of the held-out text.
     provenance: dict[str, Any] = {}
 

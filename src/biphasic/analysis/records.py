@@ -115,6 +115,8 @@ class StudyRecords:
     problems: tuple[Problem, ...]
     store: Path | None = None  # None if the records were built in memory
     registrations: tuple[RegistrationRecord, ...] = ()  # the first, then its amendments
+    # Results of floors and references by name and task.
+    baselines: Mapping[tuple[str, str], tuple[ResultRecord, ...]] = field(default_factory=dict)
     _computed: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def once(self, name: str, compute: Callable[[], Computed]) -> Computed:
@@ -128,7 +130,12 @@ class StudyRecords:
         study = self.study.model_copy(
             update={"tasks": tuple(task for task in self.tasks if task.name not in tasks)}
         )
-        return replace(self, study=study, runs=tuple(r for r in self.runs if r.task not in tasks))
+        return replace(
+            self,
+            study=study,
+            runs=tuple(run for run in self.runs if run.task not in tasks),
+            baselines={key: of for key, of in self.baselines.items() if key[1] not in tasks},
+        )
 
     @property
     def tasks(self) -> tuple[TaskRecord, ...]:
@@ -191,7 +198,7 @@ def load_records(folder: Path, store: Path | None = None) -> StudyRecords:
     study, store = read_study(folder), store or folder.parent / STORE
     reader = _Reader(study, store)
     arms = tuple(reader.arm(arm) for arm in study.arms)
-    runs = tuple(reader.runs())
+    runs, baselines = tuple(reader.runs()), reader.baselines()
     results = {run: result for run in runs if (result := reader.result(run))}
     registrations: tuple[RegistrationRecord, ...] = ()
     try:
@@ -202,7 +209,9 @@ def load_records(folder: Path, store: Path | None = None) -> StudyRecords:
     mixed = (*_mixed_environments(arms), *_mixed_devices(results.values()))
     problems = (*reader.problems, *mixed, *_other_code(arms, codes))
     damaged = frozenset(reader.damaged)
-    return StudyRecords(study, arms, runs, results, damaged, problems, store, registrations)
+    return StudyRecords(
+        study, arms, runs, results, damaged, problems, store, registrations, baselines
+    )
 
 
 class _Reader:
@@ -253,6 +262,16 @@ class _Reader:
             seen.add(cell)
             yield run
 
+    def baselines(self) -> dict[tuple[str, str], tuple[ResultRecord, ...]]:
+        """Return the results of floors and references by name and task."""
+        found: defaultdict[tuple[str, str], list[ResultRecord]] = defaultdict(list)
+        for run in self.study.baselines:
+            if run.task not in self._metrics:
+                self.note("damaged", f"{run.arm} on {run.task}: no such task; skipped")
+            elif result := self.result(run):
+                found[run.arm, run.task].append(result)
+        return {key: tuple(results) for key, results in found.items()}
+
     def result(self, run: RunRecord) -> ResultRecord | None:
         path = result_folder(self.store, run.id) / "result.json"
         where = describe_run(run.arm, run)
@@ -271,7 +290,8 @@ class _Reader:
 
     def _problem(self, result: ResultRecord, run: RunRecord) -> str:
         """Return why a result is not that of a run; empty if it is."""
-        expected = (run.id, self._states[run.arm], run.task, run.learning_rate, run.seed)
+        state = self._states.get(run.arm, "")  # baselines have none
+        expected = (run.id, state, run.task, run.learning_rate, run.seed)
         recorded = (result.id, result.state, result.task, result.learning_rate, result.seed)
         if recorded != expected:
             return "belongs to another run"

@@ -109,7 +109,7 @@ def _inputs_digest(study_folder: Path, store: Path) -> str:
     """Hash what a report depends on beside `study.json`: records, this package and libraries."""
     study = read_study(study_folder)
     folders = [state_folder(store, name) for name in sorted(study.states)]
-    folders += [result_folder(store, run.id) for run in study.runs]
+    folders += [result_folder(store, run.id) for run in (*study.runs, *study.baselines)]
     folders += sorted((study_folder / REGISTRATIONS).glob("*/"))
     return digest(
         {

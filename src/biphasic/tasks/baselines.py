@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from biphasic.data.tokens.tokenizer import TextTokenizer
 
 BASELINES_VERSION = 1  # increase by hand whenever a baseline would give different scores
-RANDOM_VECTORS = "floor:random-vectors"
 DRAWS = 5  # of random vectors
+# Those that read the training split.
+TRAINED = frozenset({"floor:majority", "floor:dictionary", "reference:bag-of-words"})
 _STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # inverse regularisation, by validation
 _WORD = re.compile(r"\w+")
 _SENTENCE = re.compile(r"[^.!?]+[.!?]*")

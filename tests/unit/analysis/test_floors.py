@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import csv
+import json
+import shutil
+from pathlib import Path
+
 import pytest
+from fake_study import TASKS, FakeStudy, identity, seal_again, write_json
 
 from biphasic.analysis.estimate import estimate
+from biphasic.analysis.records import load_records
+from biphasic.analysis.report import write_report
+from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Score, Scores
+from biphasic.analysis.statistics.compare import family_of
 from biphasic.analysis.statistics.floors import floor_tests
+from biphasic.analysis.statistics.replicates import over_pretraining
+from biphasic.analysis.tables.markup import to_markdown
+from biphasic.analysis.tables.sheets import make_sheets
+from biphasic.files import seal_folder
 
 
 def _scores(by_model: dict[str, list[float]], *, floors: tuple[str, ...]) -> Scores:
@@ -57,3 +71,120 @@ def test_an_arm_near_a_floor_is_not_clearly_above(value: float) -> None:
     tests = floor_tests(_scores(arms, floors=(floor,)), "task")
     assert tests.not_above["mid"] == (floor,)
     assert "floor:dictionary: not evidence" in tests.note("mid", "low")
+
+
+def _write_baselines(folder: Path, store: Path, scores: dict[tuple[str, str, int], float]) -> None:
+    """Add the results of baselines to a study: a share by name, task and seed."""
+    study = json.loads((folder / "study.json").read_text())
+    tasks = {task["name"]: task for task in study["tasks"]}
+    study["baselines"] = []
+    for (name, task, seed), share in scores.items():
+        run = identity(name, task, seed)[:16]
+        cell = {"task": task, "learning_rate": 0.0, "seed": seed}
+        study["baselines"].append({"id": run, "arm": name, **cell})
+        metric = tasks[task]["metric"]
+        write_json(store / "finetunes" / run / "result.json", {
+            "format": "biphasic.finetune/1", "id": run, "state": "", **cell,
+            "kind": tasks[task]["kind"], "metric": metric, "status": "finished", "steps": 0,
+            "validation": {metric: share}, "test": {metric: share}, "seconds": 0.1,
+        })  # fmt: skip
+        seal_folder(store / "finetunes" / run, id=run)
+    write_json(folder / "study.json", study)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> tuple[Path, Path, str]:
+    """A study with a floor above all arms on its first task, a reference and random vectors."""
+    folder, store = FakeStudy(steps=40).write(tmp_path)
+    task = TASKS[0][0]
+    draws = {("floor:random-vectors", task, draw): 0.1 * draw for draw in range(5)}
+    own = {("reference:bag-of-words", task, seed): 0.5 + 0.01 * seed for seed in range(5)}
+    _write_baselines(folder, store, {("floor:majority", task, 0): 0.99, **own, **draws})
+    return folder, store, task
+
+
+def test_a_baseline_of_a_study_is_paired_with_every_seed(written) -> None:
+    folder, store, task = written
+    records = load_records(folder, store)
+    assert records.problems == ()
+    scores = study_scores(records)
+    assert [model.name for model in scores.baselines] == [
+        "floor:majority", "reference:bag-of-words", "floor:random-vectors",
+    ]  # fmt: skip
+    assert scores.get("floor:majority", task).by_seed == pytest.approx(dict.fromkeys(range(5), 99))
+    # One that reads the training examples of each seed is paired seed by seed, draws are averaged.
+    of_seeds = {seed: 50 + seed for seed in range(5)}
+    assert scores.get("reference:bag-of-words", task).by_seed == pytest.approx(of_seeds)
+    draws = scores.get("floor:random-vectors", task)
+    assert draws.by_seed == pytest.approx(dict.fromkeys(range(5), 20))
+    assert draws.estimate is not None
+    assert draws.estimate.num_seeds == 5
+
+
+def test_no_family_and_no_number_of_arms_includes_baselines(written, tmp_path) -> None:
+    folder, store, task = written
+    plain = study_scores(load_records(*FakeStudy(steps=40).write(tmp_path / "plain")))
+    scores = study_scores(load_records(folder, store))
+    assert scores.cells == plain.cells
+    assert scores.means(task) == plain.means(task)
+    assert scores.best(task) == plain.best(task)
+    one, other = family_of(scores, task), family_of(plain, task)
+    assert one.order == other.order
+    assert [c.p_adjusted for c in one.with_best] == [c.p_adjusted for c in other.with_best]
+
+
+def test_the_report_and_its_tables_have_baselines_after_the_arms(written) -> None:
+    folder, store, task = written
+    page = write_report(folder, store)
+    html = page.read_text()
+    assert "no arm is clearly above every floor (the highest: floor: majority, 99.00)" in html
+    assert "below floor: majority: not evidence of what pretraining adds" in html
+    rows = list(csv.DictReader((page.parent / "table.csv").read_text().splitlines()))
+    arms = [row["arm"] for row in rows if row["task"] == task]
+    assert arms[-3:] == ["floor:majority", "reference:bag-of-words", "floor:random-vectors"]
+    assert float(next(r["mean"] for r in rows if r["arm"] == "floor:majority")) == 0.99
+    results = list(csv.DictReader((page.parent / "results.csv").read_text().splitlines()))
+    assert [row["test"] for row in results if row["arm"] == "floor:majority"] == ["0.99"]
+    sheets = make_sheets(study_scores(load_records(folder, store)))
+    [sheet] = [one for one in sheets if task in [dataset.name for dataset in one.datasets]]
+    assert [model.name for model in sheet.blocks[-1]] == arms[-3:]
+    assert "| floor: majority |" in to_markdown([sheet])
+
+
+def test_a_missing_or_foreign_result_of_a_baseline_is_a_problem(written) -> None:
+    folder, store, task = written
+    run = identity("floor:majority", task, 0)[:16]
+    path = store / "finetunes" / run / "result.json"
+    write_json(path, {**json.loads(path.read_text()), "state": "another"})
+    seal_again(path.parent)
+    [problem] = load_records(folder, store).problems
+    assert (problem.kind, problem.text) == (
+        "damaged", f"floor:majority on {task}: result.json belongs to another run; skipped",
+    )  # fmt: skip
+    shutil.rmtree(path.parent)
+    records = load_records(folder, store)
+    assert records.problems[0].text == f"floor:majority on {task}: not run yet"
+    assert ("floor:majority", task) not in records.baselines
+
+
+def test_a_baseline_is_paired_with_every_pretraining_run() -> None:
+    values = {"a-seed0": [60.0, 62.0], "a-seed1": [64.0, 66.0], "floor:x": [50.0, 51.0]}
+    models = tuple(
+        ModelInfo(f"a-seed{n}", f"a-seed{n}", objective="MLM", replicate_of="a",
+                  pretraining_seeds=(n,))
+        for n in range(2)
+    )  # fmt: skip
+    cells = {
+        (name, "task"): Score(estimate(of, convention="standard"), dict(enumerate(of)))
+        for name, of in values.items()
+    }
+    floor = Score(estimate([50.5], convention="standard"), {0: 50.0, 1: 51.0})
+    scores = Scores(
+        "test", "standard", models, (DatasetInfo("task", "SC", "accuracy"),), cells,
+        baselines=(ModelInfo("floor:x", "floor: x", is_finished_encoder=True),),
+        baseline_cells={("floor:x", "task"): floor},
+    )  # fmt: skip
+    cells.pop(("floor:x", "task"))
+    combined = over_pretraining(scores).get("floor:x", "task")
+    assert combined.by_seed == {0: 50.5, 1: 50.5}
+    assert combined.estimate == floor.estimate

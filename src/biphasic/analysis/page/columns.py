@@ -100,6 +100,11 @@ class Column:
         return {model.name for model in self._inorder[:most]} | untrained
 
     @property
+    def baselines(self) -> list[ModelInfo]:
+        """The floors and references that have a score."""
+        return [model for model in self.scores.baselines if self.score(model.name).estimate]
+
+    @property
     def floors(self) -> list[float]:
         """Positions of the means of untrained encoders, in percent of the width."""
         scale, untrained = self.scale, (m.name for m in self.scores.models if m.is_untrained)

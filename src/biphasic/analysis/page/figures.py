@@ -68,9 +68,10 @@ def choice_sentence(records: StudyRecords, few: StudyRecords, scores: Scores) ->
 
 
 def page_styles(records: StudyRecords, few: StudyRecords) -> dict[str, SeriesStyle]:
-    """Return the styles of the charts' arms, and grey for all others."""
+    """Return the styles of the charts' arms, and grey for all others and for baselines."""
     styles = arm_styles(few.arms)
-    return {arm.name: styles.get(arm.name, _FADED) for arm in records.arms}
+    names = [*(arm.name for arm in records.arms), *(name for name, _ in records.baselines)]
+    return {name: styles.get(name, _FADED) for name in names}
 
 
 def write_figures(folder: Path, few: StudyRecords, scores: Scores) -> None:

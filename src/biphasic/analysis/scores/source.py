@@ -13,16 +13,18 @@ from functools import lru_cache
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from biphasic.amounts import percent_number, thousands
-from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.estimate import Estimate, estimate
 from biphasic.analysis.records import ArmData, StudyRecords, describe_run
 from biphasic.analysis.scores.examples import (
     ExampleReader,
     ExampleScores,
     RunExamples,
     check_value,
+    mean_of_runs,
     metric_examples,
     needed_columns,
 )
@@ -39,7 +41,7 @@ from biphasic.analysis.scores.table import (
     with_averages,
 )
 from biphasic.errors import DataError, is_system_fault
-from biphasic.facts import LOSS_UNITS, NATS
+from biphasic.facts import LOSS_UNITS, NATS, RANDOM_VECTORS
 from biphasic.files import digest
 from biphasic.plugins import short_name
 from biphasic.records import (
@@ -164,9 +166,42 @@ def _study_scores(records: StudyRecords, convention: Convention) -> Scores:
         ),
         cells=cells,
         planned=tuple(_planned(records.study)),
+        baselines=tuple(map(_baseline_model, dict.fromkeys(name for name, _ in records.baselines))),
+        baseline_cells=dict(_baseline_scores(records, convention)),
         examples=None if records.store is None else _example_reader(records, records.store),
     )
     return with_averages(scores)
+
+
+def _baseline_scores(
+    records: StudyRecords, convention: Convention
+) -> Iterator[tuple[tuple[str, str], Score]]:
+    """Yield the score of each baseline on each task, by name and task."""
+    metrics = {task.name: task.metric for task in records.tasks}
+    for (name, task), results in records.baselines.items():
+        shares = {result.id: (result.test or {})[metrics[task]] for result in results}
+        mean = estimate([*shares.values()], convention=convention)
+        by_seed = {
+            seed: PERCENT * fmean(shares[result.id] for result in of)
+            for seed, of in _by_seed(records, name, task).items()
+        }
+        yield (name, task), Score(mean and mean.in_points, by_seed)
+
+
+def _by_seed(records: StudyRecords, name: str, task: str) -> dict[int, Sequence[ResultRecord]]:
+    """Return the results of a baseline that are paired with each seed of the arms."""
+    results = records.baselines[name, task]
+    seeds = sorted({run.seed for run in records.runs if run.task == task})
+    if name.startswith(RANDOM_VECTORS) or len(results) == 1:
+        return dict.fromkeys(seeds, results)
+    own = {result.seed: (result,) for result in results}  # of the training examples of a seed
+    return {seed: own[seed] for seed in seeds if seed in own}
+
+
+def _baseline_model(name: str) -> ModelInfo:
+    # Like a finished encoder, it has no pretraining seeds and is paired with every run.
+    label = name.replace(":", ": ", 1).replace("-", " ")
+    return ModelInfo(name, label, is_finished_encoder=True, identity=name)
 
 
 def asked_of(question: QuestionRecord) -> Iterator[Planned]:
@@ -287,21 +322,30 @@ def _example_reader(records: StudyRecords, store: Path) -> ExampleReader:
     metrics = {task.name: task.metric for task in records.tasks}
 
     def read(model: str, dataset: str) -> ExampleScores:
+        paired: dict[int, Sequence[ResultRecord]] = {}
         results = records.selected.get((model, dataset), ())
+        if (model, dataset) in records.baselines:
+            paired, results = _by_seed(records, model, dataset), records.baselines[model, dataset]
         if not results:
             raise DataError(f"{model} on {dataset}: no run has a score")
         ids: tuple[str, ...] | None = None
         clusters: tuple[str, ...] = ()
-        by_seed: dict[int, RunExamples] = {}
+        by_result: dict[str, RunExamples] = {}
         for result in results:
             where = describe_run(model, result)
             path = result_folder(store, result.id) / EXAMPLES
-            run_ids, clusters, by_seed[result.seed] = read_run(
+            run_ids, clusters, by_result[result.id] = read_run(
                 path, metrics[dataset], result, where
             )
             if ids is not None and run_ids != ids:
                 raise DataError(f"{where}: other test examples than its first seed")
             ids = run_ids
+        by_seed = {result.seed: by_result[result.id] for result in results}
+        if paired:
+            by_seed = {
+                seed: mean_of_runs([by_result[result.id] for result in of])
+                for seed, of in paired.items()
+            }
         return ExampleScores(ids or (), by_seed, clusters)
 
     return read

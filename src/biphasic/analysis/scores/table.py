@@ -180,6 +180,7 @@ class Scores:
     is_by_example: bool = False
     # Floors and references, which no family of all pairs includes.
     baselines: tuple[ModelInfo, ...] = ()
+    baseline_cells: Mapping[tuple[str, str], Score] = field(default_factory=dict)
     influences: dict[tuple[str, str], CellInfluences | DataError] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )  # cache of examples already read; see `example_compare.py`
@@ -226,12 +227,14 @@ class Scores:
     @cached_property
     def short_labels(self) -> dict[str, str]:
         """Display names of the models for use in sentences, by name."""
-        shown = short_names(self.labels.values())
+        shown = short_names(model.label for model in self.models)
+        shown |= {model.label: model.label for model in self.baselines}
         return {name: shown[label] for name, label in self.labels.items()}
 
     def get(self, model: str, dataset: str) -> Score:
         """Return one score; it has no estimate if it is unknown."""
-        return self.cells.get((model, dataset), _UNKNOWN)
+        key = model, dataset
+        return self.cells.get(key) or self.baseline_cells.get(key, _UNKNOWN)
 
     def means(self, dataset: str) -> dict[str, float]:
         """Return the means of the models that have a score on a dataset, in percentage points."""
@@ -367,7 +370,7 @@ def with_averages(scores: Scores) -> Scores:
     # has no average, as averages over fewer datasets are not comparable.
     single = [dataset for dataset in scores.datasets if not dataset.is_average]
     datasets: list[DatasetInfo] = []
-    cells = dict(scores.cells)
+    cells, of_baselines = dict(scores.cells), dict(scores.baseline_cells)
     for task in dict.fromkeys(dataset.task for dataset in single):
         members = [dataset for dataset in single if dataset.task == task]
         datasets += members
@@ -378,11 +381,20 @@ def with_averages(scores: Scores) -> Scores:
         average = DatasetInfo(name, task, metric, is_average=True, about=members[0].about)
         datasets.append(average)
         shares = [*_shares(members).values()]
-        for model in scores.models:
+        for model in (*scores.models, *scores.baselines):
             parts = [scores.get(model.name, member.name) for member in members]
-            if averaged := _average(parts, shares, convention=scores.convention):
-                cells[model.name, average.name] = averaged
-    return dataclasses.replace(scores, datasets=tuple(datasets), cells=cells)
+            averaged, key = (
+                _average(parts, shares, convention=scores.convention),
+                (model.name, name),
+            )
+            if averaged and model in scores.models:
+                cells[key] = averaged
+            elif averaged and averaged.estimate:  # one number, copied to every seed
+                mean = estimate([averaged.estimate.mean], convention=scores.convention)
+                of_baselines[key] = dataclasses.replace(averaged, estimate=mean)
+    return dataclasses.replace(
+        scores, datasets=tuple(datasets), cells=cells, baseline_cells=of_baselines
+    )
 
 
 def at_one_rate(scores: Scores) -> Scores:

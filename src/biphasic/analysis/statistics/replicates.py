@@ -49,19 +49,26 @@ def over_pretraining(scores: Scores) -> Scores:
         models.append(one)
     finished = [model for model in scores.distinct if model.is_finished_encoder]
     models += [dataclasses.replace(one, label=f"{one.label} (1 run)") for one in finished]
-    members = {group[0].name: group for group in [*groups, *((one,) for one in finished)]}
+    alone = [(one,) for one in (*finished, *scores.baselines)]
+    members = {group[0].name: group for group in [*groups, *alone]}
     runs = _Runs(scores, members, numbers)
+
+    def score(model: str, dataset: str) -> Score:
+        own = {number: run.score for number, run in runs.of(model, dataset).items()}
+        return score_of_runs(own, convention=scores.convention)
+
     fixed = [fixed_streams(model.pretraining_seeds for model in group) for group in groups]
     return dataclasses.replace(
         scores,
         models=tuple(models),
         cells={
-            (model.name, dataset.name): score_of_runs(
-                {number: run.score for number, run in runs.of(model.name, dataset.name).items()},
-                convention=scores.convention,
-            )
+            (model.name, dataset.name): score(model.name, dataset.name)
             for model in models
             for dataset in scores.datasets
+        },
+        baseline_cells={
+            key: dataclasses.replace(score(*key), estimate=known.estimate)
+            for key, known in scores.baseline_cells.items()
         },
         num_pretraining_runs=min(map(len, groups)),
         fixed_streams=tuple(dict.fromkeys(name for names in fixed for name in names)),

@@ -28,7 +28,7 @@ _TABLE_COLUMNS = (
 
 
 def results_csv(records: StudyRecords) -> str:
-    """Write one row per expected fine-tuning, after each arm's held-out losses."""
+    """Write each arm's held-out losses, a row for each fine-tuning, then floors and references."""
     # Floats are written so they read back exactly; a run without scores has empty fields. Held-out
     # losses are in the column `test`, as no choice was based on them. There are no times, paths or
     # hosts: equal records give equal bytes.
@@ -49,6 +49,15 @@ def results_csv(records: StudyRecords) -> str:
                 )
                 for run in sorted(runs, key=lambda run: (run.learning_rate, run.seed))
             ]  # fmt: skip
+    metrics = {task.name: task.metric for task in records.tasks}
+    rows += [
+        (
+            name, task, metrics[task], "", result.seed, result.status, "true",
+            *(result.score(split, metrics[task]) for split in ("validation", "test")),
+        )
+        for (name, task), results in records.baselines.items()
+        for result in results
+    ]  # fmt: skip
     return csv_text(_RESULT_COLUMNS, rows)
 
 
@@ -58,10 +67,10 @@ def table_csv(records: StudyRecords) -> str:
     rows: list[Sequence[Any]] = [(*row, "", "", "", "") for row in _heldout_losses(records)]
     metrics = {task.name: task.metric for task in records.tasks}
     scores = study_scores(records)
-    for (arm_name, task_name), runs in records.selected.items():
+    for (arm_name, task_name), runs in (*records.selected.items(), *records.baselines.items()):
         main = metrics[task_name]
         others = {metric for run in runs for metric in (run.test or {})}
-        complete = str(scores.cells[arm_name, task_name].is_complete).lower()
+        complete = str(scores.get(arm_name, task_name).is_complete).lower()
         for metric in (main, *sorted(others - {main})):
             found = [run.test[metric] for run in runs if run.test and metric in run.test]
             score = estimate(found, convention=convention)
@@ -103,7 +112,10 @@ def format_table(records: StudyRecords) -> Table:
             text = points_cell(score.estimate) + ("" if score.is_complete else " †")
             text += f" {AT_END}" if score.is_at_end else ""
             row.append(Text(text, style="bold" if arm.name in best[task.name] else ""))
-        rich_table.add_row(*row)
+        rich_table.add_row(*row, end_section=arm is records.arms[-1])
+    for model in scores.baselines:
+        texts = (points_cell(scores.get(model.name, task.name).estimate) for task in records.tasks)
+        rich_table.add_row(Text(plain(model.label)), *("–" for _ in lowest), *texts, style="dim")
     return rich_table
 
 

@@ -124,6 +124,14 @@ def _sheet(scores: Scores, group: str | None, task: str, values: ReferenceValues
         *_notes(scores, models, datasets, values, num_blocks=len(blocks)),
         *doubt_notes(scores, models=models, datasets=datasets),
     )
+    baselines = tuple(
+        model
+        for model in scores.baselines
+        if any(scores.get(model.name, dataset.name).estimate for dataset in datasets)
+    )
+    heads |= {model.name: (model.label, *("–" for _ in columns[1:])) for model in baselines}
+    if baselines:
+        blocks.append(baselines)
     name = "".join(c if c.isascii() and c.isalnum() else "-" for c in f"{group}-{task}".lower())
     name = "-".join(filter(None, name[:80].split("-"))) or "table"
     return Sheet(scores, name, title, notes, columns, heads, datasets, blocks, marked, values)

@@ -52,7 +52,11 @@ def score_tables(scores: Scores) -> Iterator[Table]:
                 text = score_text(score.estimate) + (" †" if is_provisional else "")
                 text += f" {AT_END}" if score.is_at_end else ""
                 row.append(Text(text, style="bold" if model.name in best[dataset.name] else ""))
-            table.add_row(*row)
+            table.add_row(*row, end_section=model is scores.models[-1])
+        for model in scores.baselines:
+            found = [scores.get(model.name, dataset.name).estimate for dataset in datasets]
+            if any(found):
+                table.add_row(Text(plain(model.label)), *map(score_text, found), style="dim")
         yield table
 
 

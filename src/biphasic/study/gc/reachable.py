@@ -93,7 +93,7 @@ def add_study(reachable: Reachable, folder: Path) -> None:
         reachable.unsure.append(f"{study.config.name}: {problem}")
     if record is not None:
         reachable.states.update(record.states)
-        reachable.results.update(run.id for run in record.runs)
+        reachable.results.update(run.id for run in (*record.runs, *record.baselines))
 
 
 def _models(study: Study) -> Iterator[str]:
@@ -123,6 +123,7 @@ def _add_plan(reachable: Reachable, study: Study) -> str:
         reachable.states.update(filter(None, (segment.id, segment.parent)))
     reachable.groups.update(group.id for group in plan.groups)
     reachable.results.update(name for group in plan.groups for name in group.possible_ids())
+    reachable.results.update(one.id for one in plan.baselines)
     fingerprint, tasks = plan.fingerprint, study.store / "tasks"
     reachable.corpora.update((fingerprint.corpus_hash, *fingerprint.corpora.values()))
     reachable.overlaps.update(overlap_path(plan.store, fingerprint, task) for task in plan.tasks)

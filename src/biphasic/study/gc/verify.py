@@ -87,7 +87,7 @@ def _names(record: StudyRecord | None, plan: Plan | None) -> tuple[list[str], li
     states, results = set[str](), set[str]()
     if record is not None:
         states.update(record.states)
-        results.update(run.id for run in record.runs)
+        results.update(run.id for run in (*record.runs, *record.baselines))
     if plan is not None and not plan.assumed:
         finished, planned = Finished.of(plan), {segment.id for segment in plan.segments}
         missing = {segment.id for segment in finished.missing_segments()}

@@ -263,10 +263,11 @@ def _unread_prompts(task: PlannedTask, prompts: Mapping[str, str]) -> Iterator[s
 
 def _training_determinants(task: PlannedTask) -> dict[str, Any]:
     """Return everything that determines fine-tuning on a task, except rate and seed."""
-    return {**_task_determinants(task), "protocol": task.determinants}
+    return {**task_determinants(task), "protocol": task.determinants}
 
 
-def _task_determinants(task: PlannedTask) -> dict[str, Any]:
+def task_determinants(task: PlannedTask) -> dict[str, Any]:
+    """Return what identifies a task: its name, its data and the code of a plugin."""
     code = code_of(KINDS[task.info.kind])
     return {"task": task.info.name, "task_sha256": task.info.sha256, **code}
 
@@ -277,7 +278,7 @@ def _run_determinants(state: str, task: PlannedTask) -> dict[str, Any]:
     if task.trainer is None and task.is_trained:
         return {**shared, **_training_determinants(task)}
     scored = {
-        **_task_determinants(task),
+        **task_determinants(task),
         "protocol": task.protocol.scoring_determinants(is_zero_shot=not task.is_trained),
     }
     if task.trainer is not None:

@@ -168,7 +168,7 @@ class OtherCode:
         """Find what other code made of a plan, and of the states that it continues from."""
         states = dict.fromkeys([*plan.parents, *filter(None, plan.parents.values())])
         segments = [(segment.id, segment.start) for segment in plan.segments]
-        return cls.of(plan.store, states, segments, plan.run_ids())
+        return cls.of(plan.store, states, segments, plan.result_ids())
 
     @classmethod
     def of(

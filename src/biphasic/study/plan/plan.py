@@ -18,6 +18,7 @@ from biphasic.data.packing import Attention
 from biphasic.errors import ConfigError
 from biphasic.model.loading.hub import LocalModel
 from biphasic.study.inputs.tasks import PlannedTask
+from biphasic.study.plan.baselines import PlannedBaseline, plan_baselines
 from biphasic.study.plan.finetuning import FinetuneGroup, by_training, plan_group
 from biphasic.study.plan.tree import Node, StateTree
 from biphasic.study.spec.arms import ArmConfig, family_of
@@ -149,6 +150,17 @@ class Plan:
         """Yield the identities of all fine-tunings."""
         for group in self.groups:
             yield from group.run_ids()
+
+    @cached_property
+    def baselines(self) -> tuple[PlannedBaseline, ...]:
+        """The floors and references of its tasks."""
+        seeds = dict.fromkeys(seed for group in self.groups for _, seed in group.grid)
+        return tuple(plan_baselines(self.tasks, self.arms, seeds))
+
+    def result_ids(self) -> Iterator[str]:
+        """Yield the identities of all fine-tunings and baselines."""
+        yield from self.run_ids()
+        yield from (one.id for one in self.baselines)
 
     def path(self, state: str) -> list[str]:
         """Return the segments that lead to a state, last first."""

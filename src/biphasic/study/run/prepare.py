@@ -19,12 +19,13 @@ from biphasic.locks import Say
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.plugins import keep_files
 from biphasic.progress import progress_bar, say_on
-from biphasic.store import STATES, is_trained, result_folder, state_folder
+from biphasic.store import FINETUNES, STATES, is_trained, result_folder, state_folder
 from biphasic.study.inputs.corpus import DataPaths, is_built, locate_corpus, prepare_corpus
 from biphasic.study.inputs.overlaps import count_overlaps
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver
 from biphasic.study.jobs.corpus import CorpusJob
 from biphasic.study.jobs.train import TrainJob
+from biphasic.study.plan.baselines import compute_baselines
 from biphasic.study.plan.cost import group_flops, segment_cost, state_bytes
 from biphasic.study.plan.finetuning import check_lengths, other_reading
 from biphasic.study.plan.finished import Finished, OtherCode, plan_notes
@@ -43,6 +44,14 @@ class PreparedStudy:
     paths: DataPaths
     data: TrainingData | None  # None if all arms are finished encoders.
     plan: Plan
+
+    def compute_baselines(self, *, console: Console) -> None:
+        """Compute the floors and references without results in the store."""
+        store = self.study.store
+        known = complete_names(store / FINETUNES)
+        if missing := [one for one in self.plan.baselines if one.id not in known]:
+            with progress_bar(console, "computing floors and references"):
+                compute_baselines(missing, store, self.paths.tokenizer)
 
     def missing_work(self) -> list[WorkItem]:
         """Return the jobs without results in the store."""
@@ -172,7 +181,7 @@ def check_inputs(plan: Plan) -> None:
         latest = progress.latest_step()
         if latest is not None:
             progress.verify(latest)
-    for name in finished.planned_results():
+    for name in finished.results.intersection(plan.result_ids()):
         verify_folder(result_folder(store, name), identity=name)
 
 

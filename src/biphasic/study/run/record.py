@@ -77,6 +77,12 @@ def study_record(prepared: PreparedStudy) -> StudyRecord:
             for task in tasks
             for run in grids[point.name, task]
         ),
+        baselines=tuple(
+            RunRecord(
+                id=one.id, arm=one.name, task=one.task.info.name, learning_rate=0.0, seed=one.seed
+            )
+            for one in plan.baselines
+        ),
         heldout_sha256=prepared.data and prepared.data.heldout.content_hash,
         provenance=_provenance(prepared),
     )

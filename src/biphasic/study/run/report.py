@@ -90,5 +90,8 @@ class ReportJob(Job):
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:  # noqa: ARG002
         """Write the report, unless it is up to date."""
         study = Study.saved(self.store.parent / self.study)
-        write_study_report(prepare_study(study, console=Console(quiet=True)))
+        console = Console(quiet=True)
+        prepared = prepare_study(study, console=console)
+        prepared.compute_baselines(console=console)
+        write_study_report(prepared)
         report(Progress(1, 1, ""))

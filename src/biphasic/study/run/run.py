@@ -87,6 +87,7 @@ def execute_study(
                 "the first score, stop and run 'biphasic study register' first"
             )
         refresh_record(prepared)
+        prepared.compute_baselines(console=console)
         items = prepared.missing_work()
         outcome = WorkOutcome(0, (), ())
         try:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.facts import FIRST_KINDS
-from biphasic.tasks.baselines import RANDOM_VECTORS, Baseline, bm25, random_retrieval
+from biphasic.facts import FIRST_KINDS, RANDOM_VECTORS
+from biphasic.tasks.baselines import Baseline, bm25, random_retrieval
 from biphasic.tasks.kinds.kind import TRAINED_ON, EncodedTask, SplitScores, TaskKind
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, RetrievalTask, TaskInfo

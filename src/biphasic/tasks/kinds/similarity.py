@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.facts import KindFacts, metric_facts
+from biphasic.facts import RANDOM_VECTORS, KindFacts, metric_facts
 from biphasic.tasks.baselines import (
-    RANDOM_VECTORS,
     Baseline,
     random_similarity,
     tfidf_similarity,

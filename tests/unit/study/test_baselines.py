@@ -1,0 +1,79 @@
+"""Floors and references of a study: which ones it plans, and their results in the store."""
+
+from __future__ import annotations
+
+import pytest
+
+from biphasic.records import ResultRecord
+from biphasic.sealed import read_result_record
+from biphasic.store import result_folder
+from biphasic.study.plan.baselines import compute_baselines
+from tiny_study import GROUND, clm, plan_of, tiny_study
+
+
+def study(*arms, tasks=("pydocs-sc",), **finetuning):
+    config = {"seeds": [0, 1, 2], "protocol": {"max_steps": 2, **finetuning}}
+    arms = arms or ({"name": "clm", "phases": [clm(4)]},)
+    return tiny_study(*arms, tasks=[{"name": name} for name in tasks], finetuning=config)
+
+
+def results_of(plan) -> dict[tuple[str, int], ResultRecord]:
+    return {
+        (one.name, one.seed): read_result_record(result_folder(plan.store, one.id))
+        for one in plan.baselines
+    }
+
+
+def test_floors_and_references_have_results_like_fine_tunings(locate, prepared, tmp_path):
+    config = study()
+    plan = plan_of(config, GROUND, locate(config), root=tmp_path)
+    compute_baselines(plan.baselines, plan.store, prepared.tokenizer)
+    found = results_of(plan)
+    floor, reference = found["floor:majority", 0], found["reference:bag-of-words", 0]
+    assert len(found) == 2
+    assert (floor.test["accuracy"], reference.test["accuracy"]) == (0.5, 1.0)
+    assert (floor.task, floor.status) == ("pydocs-sc", "finished")
+    assert {one.id for one in found.values()} == {*plan.result_ids()} - {*plan.run_ids()}
+
+
+def test_existing_results_stay(locate, prepared, tmp_path):
+    config = study()
+    plan = plan_of(config, GROUND, locate(config), root=tmp_path)
+    compute_baselines(plan.baselines, plan.store, prepared.tokenizer)
+    files = [*plan.store.glob("finetunes/*/result.json")]
+    before = {path: path.stat().st_mtime_ns for path in files}
+    compute_baselines(plan.baselines, plan.store, prepared.tokenizer)
+    assert {path: path.stat().st_mtime_ns for path in files} == before
+
+
+def test_those_that_read_training_examples_read_those_of_each_seed(locate, prepared, tmp_path):
+    config = study(train_examples=3)
+    plan = plan_of(config, GROUND, locate(config), root=tmp_path)
+    assert {(one.name, one.seed) for one in plan.baselines} == {
+        (name, seed) for name in ("floor:majority", "reference:bag-of-words") for seed in range(3)
+    }
+    whole = plan_of(study(), GROUND, locate(study()), root=tmp_path)
+    assert not {one.id for one in plan.baselines} & {one.id for one in whole.baselines}
+    compute_baselines(plan.baselines, plan.store, prepared.tokenizer)
+    assert len(results_of(plan)) == 6
+
+
+@pytest.mark.parametrize("widths", [1, 2])
+def test_random_vectors_have_five_draws_for_each_width(
+    widths, locate, prepared, tmp_path, make_retrieval
+):
+    arms = [
+        {"name": "clm", "phases": [clm(4)]},
+        {"name": "wide", "phases": [clm(4)], "recipe": {"model": "nano"}},
+    ]
+    folder = tmp_path / "tasks"
+    make_retrieval(folder / "pydocs-ir")
+    config = study(*arms[:widths], tasks=("pydocs-ir",))
+    plan = plan_of(config, GROUND, locate(config, folder), root=tmp_path)
+    names = [f"floor:random-vectors{end}" for end in ([""], [":clm", ":wide"])[widths - 1]]
+    drawn = [(one.name, one.seed) for one in plan.baselines if one.vectors]
+    assert drawn == [(name, draw) for name in names for draw in range(5)]
+    compute_baselines(plan.baselines, plan.store, prepared.tokenizer)
+    found = results_of(plan)
+    assert found["reference:bm25", 0].test["ndcg_at_10"] == 1
+    assert all(0 < found[key].test["ndcg_at_10"] <= 1 for key in drawn)
