@@ -332,7 +332,7 @@ def results(root: Path) -> bytes:
 
 
 def scores(root: Path) -> list[str]:
-    """Return the lines of `results.csv` that are fine-tunings; those of a part are the whole's."""
+    """Return the lines of `results.csv` that are scores; those of a part are the whole's."""
     _, *lines = results(root).decode().splitlines()
     return [line for line in lines if ",pretraining," not in line]
 
