@@ -52,7 +52,11 @@ def test_a_finished_encoder_is_compared_with_what_a_study_trains(root, encoder, 
     assert "Theirs" in printed
     assert snapshot(root / "store/states") == before  # nothing was trained or copied
     scored = {(row["arm"], row["seed"]) for row in rows(root) if row["task"] == "first-word"}
-    assert scored == {(arm, seed) for arm in ("mlm", "theirs") for seed in ("0", "1")}
+    baselines = {("floor:majority", "0"), ("reference:bag-of-words", "0")}
+    assert scored == {
+        *baselines,
+        *((arm, seed) for arm in ("mlm", "theirs") for seed in ("0", "1")),
+    }
     assert "theirs" not in {row["arm"] for row in rows(root) if row["task"] == "pretraining"}
     assert arms(root)["theirs"]["state"] == fetch_model(encoder).identity
     page = (root / "mini/report/report.html").read_text("utf-8")
@@ -151,7 +155,9 @@ def test_cleaning_keeps_their_results_and_the_names_of_states(root, encoder, tmp
     theirs = {"name": "theirs", "encoder": {"pretrained": "theirs"}}
     file = write(tmp_path, theirs)
     assert cli("study", "run", file, "--root", root, "--workers", "1")[0] == 0
-    runs = {run["id"] for run in json.loads((root / "mini/study.json").read_text())["runs"]}
+    record = json.loads((root / "mini/study.json").read_text())
+    runs = {run["id"] for run in (*record["runs"], *record["baselines"])}
+    assert len(record["baselines"]) == 2
     assert cli("study", "clean", "--root", root, "--delete")[0] == 0
     assert runs == complete_names(root / "store/finetunes")
     assert (root / "store/states/by-name/mini/mlm/state.json").is_file()

@@ -69,7 +69,11 @@ def test_the_grid_runs_to_its_report_and_branches_are_exact(tmp_path):
     page = (root / "short/report/report.html").read_text()
     assert all(arm["label"] in page for arm in finals)
     rows = (root / "short/report/results.csv").read_text().splitlines()
-    assert sum(",lookup," in row and "finished" in row for row in rows) == 50
+    scored = [row for row in rows if ",lookup," in row and "finished" in row]
+    arms = {arm["name"] for arm in record["arms"]}
+    assert sum(row.split(",")[0] in arms for row in scored) == 50
+    # BM25, and five draws of random vectors for each of the three sizes.
+    assert len(scored) - 50 == len(record["baselines"]) == 1 + 3 * 5
 
     # Many arms, one trunk: the branch with the most ancestors, trained alone in a store of its own.
     deepest = max(finals, key=lambda arm: len(arm["segments"]))

@@ -42,7 +42,8 @@ def evaluate(
 
     Example:
         >>> from biphasic import evaluate
-        >>> result = evaluate(state, "sc:reviews", learning_rates=[1e-3, 3e-3], seeds=[0, 1])
+        >>> grid = {"learning_rates": [1e-3, 3e-3], "seeds": [0, 1], "extend": 0}
+        >>> result = evaluate(state, "sc:reviews", **grid)
         >>> result.metric, result.estimate.num_seeds, len(result.results)
         ('accuracy', 2, 4)
     """

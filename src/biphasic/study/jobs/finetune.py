@@ -118,7 +118,8 @@ class FinetuneJob(Job):
         """Run the fine-tunings without results."""
         with lock_work(self.store, self.lock) as held:
             report = while_held(report, held, should_stop=should_stop)
-            if not (points := self._missing()):
+            points = self._missing()
+            if not points and self.evaluations[0].runs:
                 raise DoneElsewhereError(self.label)
             from biphasic.study.jobs.keep import keep_best  # noqa: PLC0415
             from biphasic.tasks.finetune import write_result  # noqa: PLC0415
