@@ -4,6 +4,8 @@ import csv
 import gzip
 import importlib.util
 import json
+import math
+import os
 import re
 import subprocess
 import sys
@@ -17,9 +19,11 @@ from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.study_file import read_study
 from mini_study import once
+from warm import render_nothing
 
 CHECKOUT = Path(__file__).parents[3]
 ARCHIVES = sorted(CHECKOUT.glob("docs/*/records.tar.gz"))
+NUMBERS = CHECKOUT / "tests/golden/studies"  # BIPHASIC_RECORD=1 writes them
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +80,48 @@ def test_notebooks_show_what_is_computed_from_shipped_records(unpacked, archive,
         assert ("<table" in compared._repr_html_()) == bool(list(compared.results()))
         drawn = biphasic.figures(folder, tmp_path / folder.name, formats=["csv"])
         assert drawn._repr_html_().count("<svg") == len(drawn.gallery.drawn)
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [
+        pytest.param(each, marks=() if each.parent.name == "quickstart" else pytest.mark.slow)
+        for each in ARCHIVES
+    ],
+    ids=lambda path: path.parent.name,
+)
+def test_comparisons_answers_and_verdicts_of_shipped_studies_stay(unpacked, archive, monkeypatch):
+    render_nothing(monkeypatch)
+    for folder in unpacked[archive]:
+        report = biphasic.report_study(folder).parent
+        claims = biphasic.claims(folder, by_pretraining=False)
+        verdicts = "".join(f"{one['id']},{one['verdict']}\n" for one in claims.table())
+        tables = {"comparisons": (report / "comparisons.csv").read_text("utf-8"),
+                  "questions": "", "verdicts": f"claim,verdict\n{verdicts}"}  # fmt: skip
+        if (report / "questions.csv").is_file():
+            tables["questions"] = (report / "questions.csv").read_text("utf-8")
+        for name, table in tables.items():
+            path = NUMBERS / f"{folder.name}.{name}.csv"
+            if os.environ.get("BIPHASIC_RECORD") and table:
+                path.write_text(table, encoding="utf-8")
+            known = path.read_text("utf-8") if path.is_file() else ""
+            assert alike(table, known), f"{path.name} has other rows than the report"
+
+
+def alike(table, known):
+    """Whether two CSV texts have the same cells; numbers may differ by rounding."""
+    tables = [list(csv.reader(text.splitlines())) for text in (table, known)]
+    shapes = [[len(row) for row in rows] for rows in tables]
+    return shapes[0] == shapes[1] and all(
+        same(*cells) for rows in zip(*tables, strict=True) for cells in zip(*rows, strict=True)
+    )
+
+
+def same(cell, known):
+    try:
+        return math.isclose(float(cell), float(known), rel_tol=1e-6, abs_tol=1e-9)
+    except ValueError:
+        return cell == known
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/quickstart/README.md"])
