@@ -111,7 +111,7 @@ space before they start (`pretrain` and `adapt` only for trainings of more than 
 
 ```sh
 biphasic estimate recipe.yaml --vocab-size 128256 --devices 8 --device h200
-biphasic estimate recipe.yaml --device cpu --flops 90e9 --memory 24e9 --watts 60
+biphasic estimate recipe.yaml --device cpu --flops 90e9 --memory 24e9
 ```
 
 It prints
@@ -130,12 +130,11 @@ It prints
 - **rows that fit** in one pass, the rows that a device reads in a step, and the `--compute`
   settings that follow. The cheapest in time come first: several passes, sharding, activation
   checkpointing.
-- **tokens per second, hours and kWh** at a share of the devices' peak, `--mfu`. Its default is 0.11
+- **tokens per second and hours** at a share of the devices' peak, `--mfu`. Its default is 0.11
   for `mi250x`, from the GPU-hours of the reference study, and 0.4 for others, which is an
   assumption: none was measured. Activation checkpointing takes up to a third more time.
-  kWh count the devices at their maximum power, without hosts and cooling.
 
-`--flops`, `--memory` and `--watts` replace the numbers of a device, or describe another GPU. The
+`--flops` and `--memory` replace the numbers of a device, or describe another GPU. The
 table is in `study/sizing/devices.py`, from data sheets; `mi250x` is one of the two dies of a
 module, as torch counts them. Memory is peak memory plus 10 % for fragmentation and 1 GB for the
 process. The estimate was compared with measurements on a CPU without bf16 instructions

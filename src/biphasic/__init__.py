@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from biphasic.api import corpus, job, pairs, plugin, site, tokenizer
     from biphasic.api.encoder import load
     from biphasic.api.evaluation import evaluate, evaluate_all, finetune
-    from biphasic.api.plans import diff, jobs, jobset, plan, register, schema
+    from biphasic.api.plans import diff, jobs, plan, register, schema
     from biphasic.api.scores import analyze, claims, compare, figures, paper
     from biphasic.api.studies import (
         cancel,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _CONTENTS = {
     "encoder": "load",
     "evaluation": "evaluate evaluate_all finetune",
-    "plans": "diff jobs jobset plan register schema",
+    "plans": "diff jobs plan register schema",
     "scores": "analyze claims compare figures paper",
     "studies": "cancel clean report_study retry run_study status tune verify",
     "training": "adapt estimate merge_models pretrain",
@@ -60,7 +60,6 @@ __all__ = [
     "finetune",
     "job",
     "jobs",
-    "jobset",
     "load",
     "merge_models",
     "pairs",

@@ -34,7 +34,7 @@ _HASH = re.compile(r"[0-9a-f]{12,}|(?<=tfevents\.).*")
 _NUMBER = re.compile(r"(?<![\w.-])-?\d+\.\d+(?![\w.])")
 _OF_THE_MACHINE = re.compile(
     r"seconds|hours|time|date|speed|flops_per|host|device|version|threads|processor|memory|bytes"
-    r"|path|folder|root|watts|energy|rows_fit|environment|commit|code|products"
+    r"|path|folder|root|rows_fit|environment|commit|code|products"
 )
 _TIMES = re.compile(r"\d+(\.\d+)? ?(s|min|h|hours?|minutes?|seconds?|ms|MB|GB|kB|MiB|GiB)\b")
 

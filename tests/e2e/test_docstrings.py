@@ -22,7 +22,7 @@ CALLS = (
     *("predict", "encode", "load", "push", "run_mteb"),
     *("pairs.build", "pairs.inspect", "pairs.mine", "pairs.teach"),
     *("tokenizer.train", "tokenizer.check", "plugin.list", "plugin.check"),
-    *("schema", "plan", "diff", "register", "jobs", "job.run", "job.show", "jobset", "tune"),
+    *("schema", "plan", "diff", "register", "jobs", "job.run", "job.show", "tune"),
     *("site.init", "site.check"),
     *("run_study", "report_study", "status", "cancel", "retry", "verify", "clean"),
     *("analyze", "compare", "claims", "figures", "paper"),

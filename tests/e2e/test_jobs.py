@@ -1,10 +1,6 @@
 """Jobs one by one, as a scheduler of one's own does them."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
-import yaml
 
 from mini_study import STUDY, copy_root, results, write_study
 
@@ -36,19 +32,10 @@ def test_jobs_that_are_done_one_by_one_finish_the_study(finished, tmp_path, cli)
     assert code == 1
     assert f"biphasic job run {trunk}" in err
     # As pods do it: a line of a level's list each.
-    code, out, err = cli(
-        "study", "jobset", study, "--image", "i", "--claim", "c", "--root", root, "--quiet",
-        "--parallelism", "2",
-    )  # fmt: skip
-    assert code == 0, err
-    levels = yaml.safe_load(out)["spec"]["replicatedJobs"]
-    for level in levels:
-        spec = level["template"]["spec"]
-        assert spec["parallelism"] == min(spec["completions"], 2)
-    lists = [Path(option(level, "--list")) for level in levels]
-    assert [path.read_text().split() for path in lists] == [[trunk], branches, ids[3:], [report]]
-    for path, level in zip(lists[:-1], levels, strict=False):
-        for index in range(level["template"]["spec"]["completions"]):
+    lists = [tmp_path / f"level-{number}.txt" for number in range(3)]
+    for path, level in zip(lists, ([trunk], branches, ids[3:]), strict=True):
+        path.write_text("".join(f"{identity}\n" for identity in level))
+        for index in range(len(level)):
             code, out, err = cli(
                 "job", "run", "--list", path, "--index", f"{index}", "--root", root
             )
@@ -75,10 +62,3 @@ def test_jobs_that_are_done_one_by_one_finish_the_study(finished, tmp_path, cli)
     ours = {line for line in results(root).decode().splitlines() if ",first-word," in line}
     assert len(ours) == 2 * 2 + 2
     assert ours <= set(results(finished / "root").decode().splitlines())
-
-
-def option(level: dict[str, Any], name: str) -> str:
-    """Return an option of the command that a level's pods run."""
-    [container] = level["template"]["spec"]["template"]["spec"]["containers"]
-    command = container["command"]
-    return command[command.index(name) + 1]

@@ -1,4 +1,4 @@
-"""Plans of studies from Python: `plan`, `diff`, `schema`, `jobs`, `jobset` and `register`."""
+"""Plans of studies from Python: `plan`, `diff`, `schema`, `jobs` and `register`."""
 
 from __future__ import annotations
 
@@ -152,59 +152,6 @@ def jobs(
     for job in (*(item.make() for item in items), *([last] if items else [])):
         save_job(job)
     return StudyJobs(study, tuple(items), last)
-
-
-@check_arguments()
-def jobset(
-    file: Path | str,
-    *,
-    image: str,
-    claim: str,
-    root: Path | str = DEFAULT_ROOT,
-    gpus: int = 1,
-    parallelism: int = 16,
-    overrides: Sequence[str] = (),
-    quiet: bool = False,
-) -> dict[str, Any] | None:
-    """Make a JobSet manifest that runs the missing jobs on Kubernetes.
-
-    Saves the jobs. The volume is mounted at the folder above the root.
-
-    Args:
-        file: Study file (YAML).
-        image: Container image with biphasic.
-        claim: Volume claim that all pods can write to.
-        root: Folder of studies and their shared store.
-        gpus: GPUs per process.
-        parallelism: Maximum pods at once.
-        overrides: As in `plan`.
-        quiet: Show results and errors only.
-
-    Returns:
-        The manifest; None if no job is missing.
-
-    Raises:
-        ConfigError: The study file is invalid.
-        DataError: Data are missing or damaged.
-
-    Example:
-        >>> from biphasic import jobset
-        >>> changes = ["name=later", "recipe.seeds.init_seed=9"]
-        >>> jobset("study.yaml", image="us/biphasic", claim="runs", overrides=changes)["kind"]
-        'JobSet'
-    """
-    from biphasic.study.run.jobset import Pods
-    from biphasic.study.run.jobset import jobset as manifest_of
-
-    saved = jobs(file, root=root, overrides=overrides, quiet=quiet)
-    if not saved.items:
-        return None
-    root = expanded(root).resolve()
-    pods = Pods(image, claim, mount=root.parent, gpus=gpus, parallelism=parallelism)
-    study = saved.study
-    return manifest_of(
-        study.config.name, saved.items, saved.report.id, folder=study.folder, root=root, pods=pods
-    )
 
 
 @check_arguments()

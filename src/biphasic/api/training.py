@@ -159,7 +159,6 @@ def pretrain(
     threads: int | None = None,
     max_seconds: float | None = None,
     skip_steps: Sequence[int] = (),
-    rewinds: int = 0,
     fresh: bool = False,
     wandb: str | None = None,
     quiet: bool = False,
@@ -187,8 +186,6 @@ def pretrain(
             seconds; `StoppedError` is raised.
         skip_steps: Skip the update of step N, counted from 0, whose loss is not finite. Its rows
             are read, but change no weight.
-        rewinds: Skip a non-finite step and resume from the previous weights, up to K times. In
-            Python, the state is then that of a recipe which skips these steps.
         fresh: As in `run_study`.
         wandb: As in `run_study`.
         quiet: Show results and errors only.
@@ -253,7 +250,6 @@ def pretrain(
             compute=compute,
             console=console,
             deadline=deadline,
-            rewinds=rewinds,
             fresh=fresh,
         )
 
@@ -317,10 +313,9 @@ def estimate(
     mfu: float | None = None,
     flops: float | None = None,
     memory: float | None = None,
-    watts: float | None = None,
     overrides: Sequence[str] = (),
 ) -> ResourceEstimate:
-    """Estimate memory, time and energy of a recipe, without training it.
+    """Estimate memory and time of a recipe, without training it.
 
     Args:
         recipe: Recipe file (YAML). In Python also a recipe, whose model is a preset or dimensions.
@@ -332,7 +327,6 @@ def estimate(
             0.11, by the reference study's hours.
         flops: Peak FLOP/s of a device, e.g. 90e9 for a CPU.
         memory: Memory of a device in bytes, e.g. 24e9. Default: that of --device.
-        watts: Power of a device in watts. Default: that of --device.
         overrides: Override a setting, e.g. model=610m.
 
     Returns:
@@ -363,6 +357,6 @@ def estimate(
     vocab_size = DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size
     if mfu is not None and not 0 < mfu <= 1:
         raise ConfigError(f"mfu: {mfu:g}; give a share above 0 and at most 1")
-    chosen = choose_device(device, flops=flops, memory=memory, watts=watts)
+    chosen = choose_device(device, flops=flops, memory=memory)
     recipe = read_recipe(recipe, overrides)
     return estimate_recipe(recipe, chosen, mfu=mfu, devices=devices, vocab_size=vocab_size)

@@ -107,7 +107,6 @@ _OPTIONS: dict[str, ParameterInfo] = {
     "pilot": typer.Option(metavar="STUDY"),
     "print_config": typer.Option(help="Print all settings as YAML, with defaults, and exit."),
     "recipe": typer.Argument(metavar="file"),
-    "rewinds": typer.Option(metavar="K"),
     "seeds": typer.Option("--seed"),
     "shares": typer.Option("--share"),
     "skip_steps": typer.Option("--skip-step", metavar="N"),

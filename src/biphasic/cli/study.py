@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from biphasic.api.plans import diff, jobs, jobset, plan, register, schema
+from biphasic.api.plans import diff, jobs, plan, register, schema
 from biphasic.api.studies import cancel, clean, report_study, retry, run_study, status, tune, verify
 from biphasic.cli.command import Commands
 from biphasic.cli.output import echo, echo_answers, show_outcome, shown
@@ -98,16 +98,6 @@ def _jobs(missing: StudyJobs) -> None:
     """  # noqa: D205 - a paragraph of the help
     for line in missing.lines():
         echo(line)
-
-
-@study_app.calls("jobset", jobset)
-def _jobset(manifest: dict[str, Any] | None) -> None:
-    import yaml
-
-    if manifest is None:
-        echo("nothing to run", err=True)
-        return
-    echo(yaml.safe_dump(manifest, sort_keys=False), nl=False)
 
 
 def _answers(study: str | None, root: Path) -> str:

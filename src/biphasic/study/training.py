@@ -11,7 +11,7 @@ from rich.console import Console
 
 from biphasic.config import parse_config
 from biphasic.conformance.versions import check_versions
-from biphasic.errors import ConfigError, DivergedError
+from biphasic.errors import ConfigError
 from biphasic.execution.inline import run_here
 from biphasic.files import verify_folder
 from biphasic.locks import Say
@@ -19,7 +19,7 @@ from biphasic.plugins import keep_files
 from biphasic.progress import say_on
 from biphasic.store import is_trained, state_folder
 from biphasic.study.by_name import link_states, readable_name
-from biphasic.study.gc.pins import EVENT_FILES, forget_pin, record_pin
+from biphasic.study.gc.pins import EVENT_FILES, record_pin
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.study.jobs.train import TrainJob
 from biphasic.study.plan.finished import OtherCode
@@ -76,7 +76,6 @@ def train_recipe(
     compute: ComputeConfig,
     console: Console,
     deadline: float = math.inf,
-    rewinds: int = 0,
     fresh: bool = False,
     **settings: Any,
 ) -> Path:
@@ -84,29 +83,15 @@ def train_recipe(
     keep_files(store, recipe)
     check_versions(recipe)
     say, lineage = say_on(console), Lineage(recipe, paths.open().fingerprint)
-    number = 0
-    while True:
-        try:
-            start = _start(lineage, store, say=say, fresh=fresh)
-            if number == 0:
-                _say_cost(lineage, paths, store, compute, start=start, say=say)
-            job = _pinned_job(lineage, paths, store, start=start, compute=compute, **settings)
-            run_here(job, console=console, deadline=deadline)
-            names = {readable_name(recipe_name(job.recipe), job.id): job.id}
-            link_states(store, "pretrain", names, say=say)
-            trained = state_folder(store, job.id)
-            _say_losses(trained, say)
-            return trained
-        except DivergedError as error:
-            following = _after_fault(lineage, store, error) if number < rewinds else None
-            if following is None:
-                raise
-            number += 1
-            skipped = [*following.recipe.skip_steps]
-            say(f"{error.divergence}; rewind {number} of {rewinds}, with skip_steps: {skipped}")
-            if following is not lineage:
-                forget_pin(store, lineage.identities[-1])
-            lineage = following
+    start = _start(lineage, store, say=say, fresh=fresh)
+    _say_cost(lineage, paths, store, compute, start=start, say=say)
+    job = _pinned_job(lineage, paths, store, start=start, compute=compute, **settings)
+    run_here(job, console=console, deadline=deadline)
+    names = {readable_name(recipe_name(job.recipe), job.id): job.id}
+    link_states(store, "pretrain", names, say=say)
+    trained = state_folder(store, job.id)
+    _say_losses(trained, say)
+    return trained
 
 
 def _say_cost(
@@ -135,23 +120,6 @@ def _say_losses(state: Path, say: Say) -> None:
         for unit, of_unit in losses.items()
     )
     say(f"trained on {tokens:,} tokens{''.join(heldout)}")
-
-
-def _after_fault(lineage: Lineage, store: Path, error: DivergedError) -> Lineage | None:
-    """Return the lineage that skips the step of a fault."""
-    # Computed again, the step may be finite; and skipping cannot help if a held-out loss was not.
-    from biphasic.training.fault import find_fault  # noqa: PLC0415 - loads torch
-
-    ends = (
-        lineage.identities[-1],
-        *map(lineage.identities.__getitem__, lineage.recipe.merged_steps),
-    )
-    fault = next(filter(None, (find_fault(store, end, error) for end in ends)), None)
-    if fault is None:
-        return None
-    if fault["again"]["is_finite"]:
-        return lineage
-    return Lineage(lineage.recipe.skipping([fault["step"]]), lineage.fingerprint)
 
 
 def _start(lineage: Lineage, store: Path, *, say: Say, fresh: bool) -> int:

@@ -10,13 +10,12 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from biphasic.data.rows import RowBatch
 from biphasic.errors import DivergedError
-from biphasic.files import PARTIAL, read_json_object, verify_folder, write_json
+from biphasic.files import PARTIAL, verify_folder, write_json
 from biphasic.store import state_folder
 from biphasic.training.lineage import Lineage
 from biphasic.training.records.environment import environment
@@ -87,15 +86,6 @@ def save_fault(
         # Numbers that are not finite become text: `NaN`, `Infinity`, `-Infinity`.
         write_json(folder / FAULT, json.loads(json.dumps(record), parse_constant=str))
     return error
-
-
-def find_fault(store: Path, identity: str, error: DivergedError) -> dict[str, Any] | None:
-    """Return the record of an error of a run that ends with a state; None for a held-out loss."""
-    for path in store.glob(f"progress/{identity}-from-*/faults/*/{FAULT}"):
-        record = read_json_object(path, remedy="delete its folder and run again")
-        if record["error"] == str(error):
-            return record
-    return None
 
 
 def bring_checkpoint(

@@ -50,7 +50,6 @@ lines: tuple[str, ...] = biphasic.diff("a.yaml", "b.yaml").sentences
 properties: object = biphasic.schema()["properties"]
 registered: str = biphasic.register("study.yaml", spread=0.5).to_markdown()
 kinds = [item.kind for item in biphasic.jobs("study.yaml").items]
-manifest = biphasic.jobset("study.yaml", image="i", claim="c")
 tuned = biphasic.tune("study.yaml", by="arm", rates=[1e-3], dry_run=True).planned
 outcome = biphasic.run_study("study.yaml", workers=2, threads=1, per_gpu=1)
 report: Path = biphasic.report_study(outcome.folder)

@@ -1,7 +1,6 @@
 """Site files: what they allow, what they say of groups, and first ones from sinfo."""
 
 import os
-from pathlib import Path
 
 import pytest
 import yaml
@@ -9,9 +8,6 @@ import yaml
 from biphasic.config import duration_seconds
 from biphasic.errors import ConfigError
 from biphasic.execution.cluster.site import Site, group_nodes, is_batch_id, load_site, site_text
-from biphasic.study.run import jobset as jobset_module
-from biphasic.study.run.jobset import Pods, jobset
-from trivial_jobs import item
 
 
 def written(path, **settings):
@@ -127,76 +123,6 @@ def test_without_slurm_there_is_no_first_site_file(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ConfigError, match="sinfo: not found"):
         site_text(None)
-
-
-def test_the_shipped_jobset_is_what_the_command_writes(pytestconfig):
-    manifest = yaml.safe_load((pytestconfig.rootpath / "sites/jobset.yaml").read_text())
-    pods = Pods("registry.example/biphasic:1", "runs", Path("/data"), gpus=1, parallelism=16)
-    jobs = manifest["spec"]["replicatedJobs"]
-    for number, job in enumerate(jobs):
-        assert job["name"] == f"level-{number}"
-        spec = job["template"]["spec"]
-        [container] = spec["template"]["spec"]["containers"]
-        written = jobset_module._job(
-            container["command"], spec["completions"], gpus=number < len(jobs) - 1, pods=pods
-        )
-        assert job["template"] == written
-
-
-def test_a_jobset_runs_levels_one_after_another(tmp_path):
-    items = [
-        item("trunk", slots=4),
-        item("left", "trunk", slots=4),
-        item("score", "trunk"),
-        item("done-before", "elsewhere"),
-        item("score-left", "left"),
-    ]
-    pods = Pods("image:1", "claim", mount=tmp_path, gpus=1, parallelism=2)
-    manifest = jobset(
-        "my_study", items, "report-1", folder=tmp_path, root=tmp_path / "runs", pods=pods
-    )
-    assert manifest["metadata"]["name"] == "my-study"
-    jobs = manifest["spec"]["replicatedJobs"]
-    lists = [(tmp_path / f"jobset/level-{n}.txt").read_text().split() for n in range(len(jobs))]
-    assert lists == [
-        ["trunk"], ["done-before"], ["left"], ["score"], ["score-left"], ["report-1"]
-    ]  # fmt: skip
-    assert [job["name"] for job in jobs] == [f"level-{n}" for n in range(6)]
-    assert "dependsOn" not in jobs[0]
-    assert jobs[3]["dependsOn"] == [{"name": "level-2", "status": "Complete"}]
-    first = jobs[0]["template"]["spec"]
-    assert (first["completions"], first["parallelism"]) == (1, 1)
-    [container] = first["template"]["spec"]["containers"]
-    assert container["resources"] == {"limits": {"nvidia.com/gpu": 4}}
-    assert container["command"][:4] == ["biphasic", "job", "run", "--list"]
-    [report] = jobs[-1]["template"]["spec"]["template"]["spec"]["containers"]
-    assert "resources" not in report
-
-
-@pytest.mark.parametrize(
-    ("study", "name"),
-    [
-        ("paper.v2_big", "paper-v2-big"),
-        ("2026", "study-2026"),
-        ("a-", "a"),
-        ("x" * 36, "x" * 36),
-    ],
-)
-def test_names_of_studies_become_names_that_kubernetes_allows(tmp_path, study, name):
-    assert name_of_jobset(study, tmp_path) == name
-
-
-def name_of_jobset(study, folder):
-    pods = Pods("image:1", "claim", mount=folder, gpus=0, parallelism=1)
-    made = jobset(study, [item("one")], "report", folder=folder, root=folder / "runs", pods=pods)
-    return made["metadata"]["name"]
-
-
-def test_long_names_stay_apart(tmp_path):
-    names = {name_of_jobset(f"{'a' * 60}{end}", tmp_path) for end in "bc"}
-    assert len(names) == 2
-    # level-100, Job 0, pod 99999 and five random characters follow.
-    assert all(len(f"{name}-level-100-0-99999-abcde") <= 63 for name in names)
 
 
 def test_lists_of_jobs(tmp_path, cli):

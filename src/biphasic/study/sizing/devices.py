@@ -1,7 +1,6 @@
-"""Devices: peak speed, memory and power, from public data sheets.
+"""Devices: peak speed and memory, from public data sheets.
 
 Speed is of dense bf16 matrix products, without sparsity. Memory is in units of 1e9 bytes, as sold.
-Power is the board's maximum, so energy is an upper bound for the device and excludes its host.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ class Device:
     name: str  # Value of `--device`.
     flops: float | None  # Peak FLOP/s; None if it must be given.
     memory: float | None  # Bytes; None if unknown.
-    watts: float | None  # Maximum power; None if unknown.
     source: str  # Where the numbers are from.
     # Share of the peak that the model FLOPs of training reach; an assumption unless the source says
     # how it was measured.
@@ -32,42 +30,37 @@ class Device:
 DEVICES = {
     device.name: device
     for device in (
-        Device("h100", 989.4e12, 80e9, 700, "NVIDIA H100 Tensor Core GPU data sheet, SXM5"),
-        Device("h200", 989.4e12, 141e9, 700, "NVIDIA H200 Tensor Core GPU data sheet, SXM"),
-        Device("a100-80gb", 312e12, 80e9, 400, "NVIDIA A100 Tensor Core GPU data sheet, SXM4"),
-        Device("a100-40gb", 312e12, 40e9, 400, "NVIDIA A100 Tensor Core GPU data sheet, SXM4"),
-        # A module has two, with 383 TFLOP/s, 128 GB and 500 W in all. By the study's own hours
+        Device("h100", 989.4e12, 80e9, "NVIDIA H100 Tensor Core GPU data sheet, SXM5"),
+        Device("h200", 989.4e12, 141e9, "NVIDIA H200 Tensor Core GPU data sheet, SXM"),
+        Device("a100-80gb", 312e12, 80e9, "NVIDIA A100 Tensor Core GPU data sheet, SXM4"),
+        Device("a100-40gb", 312e12, 40e9, "NVIDIA A100 Tensor Core GPU data sheet, SXM4"),
+        # A module has two, with 383 TFLOP/s and 128 GB in all. By the study's own hours
         # (arXiv 2507.00994, section 2), 81,000 for its base models, 16,000 for PFS and 4,000 for
         # CPT, a die reached 11.1, 10.7 and 17.1 % of its peak.
         Device(
             "mi250x",
             191.5e12,
             64e9,
-            250,
             "AMD Instinct MI250X data sheet, one of two dies; 11 % of the peak by the hours of the "
             "base models of arXiv 2507.00994",
             mfu=0.11,
         ),
-        Device("cpu", None, None, None, "the numbers given with it"),
+        Device("cpu", None, None, "the numbers given with it"),
     )
 }
 
 
 def choose_device(
-    name: str | None,
-    *,
-    flops: float | None = None,
-    memory: float | None = None,
-    watts: float | None = None,
+    name: str | None, *, flops: float | None = None, memory: float | None = None
 ) -> Device:
     """Return a device of the table; given numbers replace its own."""
-    given = {"flops": flops, "memory": memory, "watts": watts}
+    given = {"flops": flops, "memory": memory}
     given = {field: value for field, value in given.items() if value is not None}
     for field, value in given.items():
         if not (math.isfinite(value) and value > 0):
             raise ConfigError(f"{field}: {value:g}; give a number above 0")
     if name is None and flops is not None:
-        return Device("custom", flops, memory, watts, "the numbers given with it")
+        return Device("custom", flops, memory, "the numbers given with it")
     name = name or "h100"
     if name not in DEVICES:
         raise ConfigError(f"device: unknown value {name[:80]!r}{nearest(name, DEVICES)}")

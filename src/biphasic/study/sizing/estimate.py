@@ -1,4 +1,4 @@
-"""Estimates of a recipe: parameters, FLOPs, memory, what fits on a device, hours, energy."""
+"""Estimates of a recipe: parameters, FLOPs, memory, what fits on a device, hours."""
 
 from __future__ import annotations
 
@@ -227,6 +227,4 @@ def _suggested(phases: tuple[PhaseEstimate, ...], devices: int) -> dict[str, Any
 def _time(device: Device, cost: Cost, *, mfu: float, devices: int) -> TimeEstimate:
     """Return the time on all devices, at a share of their peak."""
     seconds = (cost.flops or 0) / (devices * mfu * (device.flops or 0))
-    hours = seconds / 3600
-    kwh = None if device.watts is None else device.watts * devices * hours / 1000
-    return TimeEstimate(device.name, mfu, cost.tokens / seconds, hours, kwh)
+    return TimeEstimate(device.name, mfu, cost.tokens / seconds, seconds / 3600)

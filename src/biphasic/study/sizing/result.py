@@ -57,7 +57,6 @@ class TimeEstimate:
     mfu: float  # Share of the devices' peak that model FLOPs reach.
     tokens_per_second: float
     hours: float
-    kwh: float | None  # Energy at the devices' maximum power; None if that is unknown.
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,7 +86,7 @@ class ResourceEstimate(Shown):
         return {"format": FORMAT, **asdict(self), "memory": memory}
 
     def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return a row for each device: hours, energy and speed."""
+        """Return a row for each device: hours and speed."""
         return [asdict(time) for time in self.times]
 
     def lines(self) -> Iterator[str]:
@@ -126,12 +125,11 @@ class ResourceEstimate(Shown):
         yield from _fit_lines(self)
         yield ""
         yield f"Time on {self.devices:,} devices, at a share of their peak (--mfu)"
-        yield f"  {'':<12} {'of peak':>8} {'tokens/s':>12} {'hours':>10} {'kWh':>10}"
+        yield f"  {'':<12} {'of peak':>8} {'tokens/s':>12} {'hours':>10}"
         for time in self.times:
-            kwh = "unknown" if time.kwh is None else two_digits(time.kwh)
             yield (
                 f"  {time.device:<12} {percent(time.mfu):>8} "
-                f"{time.tokens_per_second:>12,.0f} {two_digits(time.hours):>10} {kwh:>10}"
+                f"{time.tokens_per_second:>12,.0f} {two_digits(time.hours):>10}"
             )
         yield f"  {device.name}: {device.source}"
 
