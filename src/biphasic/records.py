@@ -11,7 +11,6 @@ from operator import not_
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -286,11 +285,6 @@ class LedgerEntry(Record):
     flops: int | float  # Model FLOPs (`step_flops` in `training/ledger.py`).
 
 
-def _with_missing(compute: dict[str, Any]) -> dict[str, Any]:
-    """Add settings that old states lack, as these were computed."""
-    return compute and {"predicted_only": False, "cpu_kernels": False, **compute}
-
-
 class StateRecord(Record):
     """`state.json`: a state of training and its origin."""
 
@@ -308,7 +302,7 @@ class StateRecord(Record):
     ledger: tuple[LedgerEntry, ...] = ()
     seconds: float = 0.0  # Wall time of this segment.
     ground: dict[str, Any] = {}  # Data fingerprint of the run.
-    compute: Annotated[dict[str, Any], AfterValidator(_with_missing)] = {}  # Compute settings.
+    compute: dict[str, Any] = {}  # Compute settings.
     environment: dict[str, Any] = {}
     # Steps from which on code, versions or hardware differed from before.
     changes: Annotated[tuple[str, ...], _UNLESS_EMPTY] = ()

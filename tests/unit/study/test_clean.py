@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -39,14 +38,6 @@ def everything(folder):
     return {path: path.lstat().st_size for path in folder.rglob("*") if path.is_file()}
 
 
-def old_lock(path):
-    """Leave a lock as an earlier version did two days ago."""
-    path.parent.mkdir(parents=True)
-    path.touch()
-    before = time.time() - 2 * 86400
-    os.utime(path, (before, before))
-
-
 def planned(root):
     """Return the identities of the study's states and results."""
     kinds = ("states", "finetunes")
@@ -69,7 +60,6 @@ def test_a_dry_run_lists_by_kind_and_deletes_nothing(root, store):
     (store / "data/other").mkdir()
     (store / "tasks/other").mkdir()
     (store / "jobs/useless.json").write_text("{}")
-    old_lock(store / "locks/x.lock")
     (store / "states/.partial-abc-123").mkdir()
     (root / "one/.partial-study.json-1").touch()
     before = everything(root)
@@ -82,7 +72,6 @@ def test_a_dry_run_lists_by_kind_and_deletes_nothing(root, store):
         "corpora",
         "tasks",
         "job files",
-        "locks",
         "leftovers",
         "leftovers",
     ]
@@ -221,13 +210,6 @@ def test_pretraining_of_no_study_is_not_lost_by_surprise(root, store):
     assert clean(root).items == ()
 
 
-def test_pretraining_by_an_earlier_version_is_known_by_its_event_files(root, store):
-    fake_state(store, "pretrained")
-    (store / "tensorboard/pretrained").mkdir(parents=True)
-    assert names(clean(root)) == []
-    assert names(clean(root, also_pretrained=True)) == ["pretrained", "pretrained"]
-
-
 def test_names_lead_to_finished_states_and_go_with_them(root, store):
     said = []
     fake_state(store, "first")
@@ -351,7 +333,7 @@ def forget_settings(folder):
     ("damage", "message"),
     [
         (lambda folder: (folder / "config.json").write_text("{"), "damaged JSON"),
-        (forget_settings, "earlier version"),
+        (forget_settings, "no saved settings"),
         (lambda folder: shutil.rmtree(folder.parent / "store/data"), "not tokenised here yet"),
     ],
     ids=["damaged", "older", "no corpus"],
@@ -453,25 +435,3 @@ def test_a_cleaner_that_lost_its_lock_deletes_nothing_more(root, store, monkeypa
     with pytest.raises(LockedError, match="another process took over"):
         clean(root, delete=True)
     assert len(list((store / "states").glob("useless-*"))) == 1
-
-
-def test_locks_of_earlier_versions_go_after_a_day(root, store):
-    old_lock(store / "claims/old/1.free")
-    old_lock(store / "locks/old.lock")
-    (store / "claims/recent").mkdir()
-    (store / "claims/recent/1").touch()
-    assert names(clean(root)) == ["old", "old.lock"]
-
-
-def test_pins_of_earlier_versions_protect_and_are_deleted(root, store):
-    state, other = "e" * 64, "f" * 64
-    for identity in (state, other):
-        fake_state(store, identity)
-        record_pin(store, identity, made_by="pretrain", states=[identity])
-    (store / "wanted").mkdir()
-    (store / "pins" / f"{state}.json").rename(store / "wanted" / f"{state}.json")
-    assert not {state, other} & set(names(clean(root)))
-    record_pin(store, state, made_by="pretrain", states=["g" * 64])
-    assert [path.name for path in (store / "pins").iterdir()] == [f"{other}.json"]
-    assert {state, other} <= set(names(clean(root, delete=True, also_pretrained=True)))
-    assert not [*store.glob("wanted/*"), *store.glob("pins/*")]

@@ -17,7 +17,6 @@ from biphasic.data.text.pydocs import LIBRARIES, Document
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError, StoppedError
 from biphasic.execution.job import save_job
-from biphasic.files import digest, write_json
 from biphasic.study.inputs import corpus as module
 from biphasic.study.inputs.corpus import (
     builtin_tasks_folder,
@@ -329,13 +328,6 @@ def test_a_file_that_a_folder_skips_makes_no_other_corpus_of_a_study(tmp_path):
     first = locate_corpus(config, store)
     (pages / ".DS_Store").write_text("x")
     assert locate_corpus(config, store) == first
-    origin = corpus_origin(config)
-    del origin["sources"][0]["name"]
-    counted = store / "data" / digest(origin)[:32]  # of an earlier version
-    for part in ("tokenizer/manifest.json", "train/manifest.json", "heldout/manifest.json"):
-        write_json(counted / part, {})
-    write_json(counted / "built.json", {})
-    assert locate_corpus(config, store) == counted != first
 
 
 def test_a_corpus_records_its_origin(loads, tmp_path):

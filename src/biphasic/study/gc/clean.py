@@ -7,7 +7,6 @@ deleted, so an interruption never leaves a damaged item that looks finished.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +25,6 @@ from biphasic.training.state import read_state_record
 
 _MOST = 12
 _WORTH_NAMING = frozenset({"states", "checkpoints", "corpora", "tasks"})
-_OLD_LOCKS = ("claims", "locks")  # Folders in which earlier versions kept their locks.
-_OLD_LOCK_DAYS = 1
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,7 @@ def _look(root: Path, *, also_pretrained: bool) -> Cleaning:
         add_study(reachable, folder)
     add_ancestors(reachable, store)
     of_no_study = _useless_items(store, folders, reachable, also_foreign=True)
-    pins = _pins(store)
+    pins = read_pins(store)
     add_pins(reachable, pins, store)
     unreachable = _useless_items(store, folders, reachable, also_foreign=False)
     kept = {item.path: item for item in of_no_study}
@@ -111,14 +108,6 @@ def _look(root: Path, *, also_pretrained: bool) -> Cleaning:
         pins=pins if also_pretrained else (),
         unsure=tuple(reachable.unsure),
     )
-
-
-def _pins(store: Path) -> tuple[Pin, ...]:
-    """Return all pins; earlier versions wrote event files instead of pins."""
-    known = read_pins(store)
-    states = {state for pin in known for state in pin.states}
-    earlier = (path.name for path in _entries(store / EVENT_FILES) if not has_state(path, states))
-    return (*known, *(Pin(id=name, made_by="pretrain", states=(name,)) for name in earlier))
 
 
 def _useless_items(
@@ -152,7 +141,7 @@ def _unreachable_work(store: Path, reachable: Reachable, *, also_foreign: bool) 
 
 
 def _unreachable_inputs(store: Path, reachable: Reachable) -> Iterator[Item]:
-    """Yield corpora and tasks, event files and job files, and locks of earlier versions."""
+    """Yield corpora and tasks, event files and job files."""
     for path in _entries(store / "data"):
         if not _is_corpus_reachable(path, reachable):
             yield _item("corpora", path)
@@ -168,12 +157,6 @@ def _unreachable_inputs(store: Path, reachable: Reachable) -> Iterator[Item]:
     for path in _entries(store / "jobs"):
         if not _is_job_reachable(path, store, reachable):
             yield _item("job files", path)
-    for path in (path for folder in _OLD_LOCKS for path in _entries(store / folder)):
-        # An earlier version that still runs touches its lock every twenty seconds.
-        files = path.iterdir() if path.is_dir() else (path,)
-        changed = max((file.lstat().st_mtime for file in files), default=0.0)
-        if time.time() - changed > _OLD_LOCK_DAYS * 86400:
-            yield _item("locks", path, "of an earlier version")
 
 
 def _entries(folder: Path) -> Iterator[Path]:

@@ -18,7 +18,7 @@ from biphasic.records import Record, parse_record
 from biphasic.study.by_name import SHORT_IDENTITY
 
 EVENT_FILES = "tensorboard"
-_FOLDERS = "pins", "wanted"  # the second is the name in earlier versions
+_FOLDER = "pins"
 
 
 class Pin(Record):
@@ -65,7 +65,7 @@ def record_pin(
 
 def read_pins(store: Path) -> tuple[Pin, ...]:
     """Read all pins."""
-    return tuple(_read(path) for name in _FOLDERS for path in sorted((store / name).glob("*.json")))
+    return tuple(map(_read, sorted((store / _FOLDER).glob("*.json"))))
 
 
 def forget_pin(store: Path, identity: str) -> None:
@@ -74,11 +74,9 @@ def forget_pin(store: Path, identity: str) -> None:
 
 
 def has_state(folder: Path, states: Collection[str]) -> bool:
-    """Return whether event files belong to one of these states; old names are full identities."""
+    """Return whether event files belong to one of these states."""
     short = folder.name.rpartition("-")[2]
-    return folder.name in states or any(
-        state.startswith(short) for state in states if len(short) == SHORT_IDENTITY
-    )
+    return len(short) == SHORT_IDENTITY and any(state.startswith(short) for state in states)
 
 
 def _read(path: Path) -> Pin:
@@ -93,8 +91,7 @@ def _read(path: Path) -> Pin:
 
 
 def _path(store: Path, identity: str) -> Path:
-    now, earlier = (store / name / f"{identity}.json" for name in _FOLDERS)
-    return earlier if earlier.is_file() else now
+    return store / _FOLDER / f"{identity}.json"
 
 
 def _union(known: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:

@@ -75,8 +75,8 @@ def add_study(reachable: Reachable, folder: Path) -> None:
     """Add the names that a study needs, without the ancestors of its states."""
     if not (folder / RESOLVED).is_file():
         raise DataError(
-            f"{folder}: run by an earlier version, which did not save its settings; run its study "
-            "file again (finished work is reused), or delete the folder"
+            f"{folder}: has no saved settings; run its study file "
+            "again (finished work is reused), or delete the folder"
         )
     study = Study.saved(folder)
     reachable.studies.add(study.config.name)

@@ -166,13 +166,11 @@ def locate_corpus(config: CorpusConfig, store: Path) -> Path:
     """Return the folder of a corpus, built or not. This is fast: at most 64 MiB are read."""
     if config.folder is None:
         origin = corpus_origin(config, tasks_of(config, store))
-        sources = origin["sources"]
-        for source in sources:
+        for source in origin["sources"]:
             source.pop("name", None)  # a copy of a folder may be called otherwise
-        counted = store / "data" / digest(origin)[:32]
-        # Files that a folder skips decide nothing, but earlier versions counted them in the name.
-        origin["sources"] = [s | {"num_ignored": 0} if "num_ignored" in s else s for s in sources]
-        return counted if is_built(counted) else store / "data" / digest(origin)[:32]
+            if "num_ignored" in source:  # files that a folder skips decide nothing
+                source["num_ignored"] = 0
+        return store / "data" / digest(origin)[:32]
     if not is_built(config.folder):
         raise DataError(
             f"{config.folder}: no finished corpus here; build one with 'biphasic corpus build'"
