@@ -54,17 +54,9 @@ class Plugin:
     code: str
     origin: str
 
-    @property
-    def version(self) -> str:
-        """The version that its class declares, with a golden output; empty if it declares none."""
-        return getattr(self.type, "version", "") if getattr(self.type, "golden", "") else ""
-
     def determinants(self) -> dict[str, str]:
-        """Return what is hashed: the code, or version and golden output, which stand for it."""
-        if not self.version:
-            return {"class": self.type.__name__, "code": self.code}
-        golden: str = self.type.golden  # type: ignore[attr-defined]
-        return {"class": self.type.__name__, "version": self.version, "golden": golden}
+        """Return what is hashed."""
+        return {"class": self.type.__name__, "code": self.code}
 
 
 def short_name(reference: str) -> str:

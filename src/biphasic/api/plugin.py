@@ -53,9 +53,7 @@ def check(named: str, *, task: Path | str | None = None, overrides: Sequence[str
     """
     from biphasic.api.results.lists import Findings
     from biphasic.config import parse_overrides
-    from biphasic.conformance.check import check_plugins
-    from biphasic.conformance.task_kinds import check_kinds
+    from biphasic.testing import check_named
 
-    if task is not None:
-        return Findings((*check_kinds(named, Path(task)),))
-    return Findings((*check_plugins(named, parse_overrides(overrides)),))
+    settings = parse_overrides(overrides)
+    return Findings((*check_named(named, settings, None if task is None else Path(task)),))

@@ -29,9 +29,6 @@ class ObjectiveConfig(Config):
     """A training objective on rows; those of ours and plugins alike."""
 
     plugin: ClassVar[Plugin | None] = None  # set by biphasic; None for our own
-    # What stands for a plugin's code in identities, if it declares them (docs/plugins.md).
-    version: ClassVar[str] = ""
-    golden: ClassVar[str] = ""
     # Unit of a plugin's loss, such as "nats per token"; ours are in `LOSS_UNITS`.
     loss_unit: ClassVar[str] = ""
     objective: str

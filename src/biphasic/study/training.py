@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Console
 
 from biphasic.config import parse_config
-from biphasic.conformance.versions import check_versions
 from biphasic.errors import ConfigError
 from biphasic.execution.inline import run_here
 from biphasic.files import verify_folder
@@ -81,7 +80,6 @@ def train_recipe(
 ) -> Path:
     """Train a recipe on a finished corpus, like `pretrain`; `settings` are those of its job."""
     keep_files(store, recipe)
-    check_versions(recipe)
     say, lineage = say_on(console), Lineage(recipe, paths.open().fingerprint)
     start = _start(lineage, store, say=say, fresh=fresh)
     _say_cost(lineage, paths, store, compute, start=start, say=say)

@@ -10,7 +10,6 @@ import yaml
 from objective_rows import VOCABULARY, Run, batch_of, supervise
 
 from biphasic.config import parse_config
-from biphasic.conformance.objectives import check_objective
 from biphasic.data.rows import Piece
 from biphasic.errors import DataError
 from biphasic.objectives.alternate import Alternate
@@ -22,6 +21,7 @@ from biphasic.objectives.mix import Mix, divide_rows
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.registry import OBJECTIVES
 from biphasic.plugins import pinned_names
+from biphasic.testing import check_objective
 
 PAGE = (Path(__file__).parents[3] / "docs/objectives.md").read_text(encoding="utf-8")
 

@@ -43,9 +43,9 @@ def test_files_in_the_store_are_listed(cli, tmp_path):
 
 
 def _kept(path):
-    from biphasic.conformance.objectives import RULES
     from biphasic.objectives.objective import ObjectiveConfig
     from biphasic.plugins import find_plugin, shown
+    from biphasic.testing import ObjectiveRules
 
     reference = find_plugin("objectives", f"{path}:Stride", ObjectiveConfig).reference
-    return f"{shown(reference)}: keeps all {len(RULES)} rules of objectives"
+    return f"{shown(reference)}: keeps all {len(ObjectiveRules.names())} rules of objectives"

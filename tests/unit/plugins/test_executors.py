@@ -2,10 +2,10 @@
 
 import pytest
 
-from biphasic.conformance.executors import check_executor
 from biphasic.errors import ConfigError
 from biphasic.execution.local import Local
 from biphasic.execution.registry import load_executor
+from biphasic.testing import check_executor
 from plugin_files import page_code
 
 THREADS = """

@@ -6,9 +6,9 @@ import pytest
 
 from biphasic import plugin_code, plugins
 from biphasic.config import parse_config
-from biphasic.conformance.check import check_plugins
 from biphasic.errors import ConfigError
 from biphasic.plugins import installed_names, is_plugin, named_plugins
+from biphasic.testing import check_named
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
 from plugin_files import STRIDE
@@ -105,4 +105,4 @@ def test_one_that_is_named_like_ours_is_not_checked_in_its_place(tmp_path, monke
     points.write_text(points.read_text().replace("strides =", "mlm ="))
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=r"^mlm: is one of ours"):
-        [*check_plugins("mlm", {})]
+        [*check_named("mlm", {})]

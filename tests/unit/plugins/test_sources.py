@@ -8,7 +8,6 @@ from email.message import EmailMessage
 import pytest
 
 from biphasic import tokenizer
-from biphasic.conformance.sources import RULES, check_source
 from biphasic.data.building.build import build_corpus, corpus_origin
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.corpus import Corpus
@@ -17,6 +16,7 @@ from biphasic.plugins import load_pinned, shown
 from biphasic.study.inputs.corpus import locate_corpus
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.study import Study
+from biphasic.testing import SourceRules, check_source
 from plugin_files import PAGE, forget_plugins, page_code
 from tiny_study import clm, tiny_study
 
@@ -203,6 +203,6 @@ def test_a_source_that_breaks_a_rule_is_refused_by_its_name(rule, spec):
 
 
 def test_the_page_has_every_rule():
-    assert {*BROKEN} == {*RULES}
+    assert {*BROKEN} == {*SourceRules.names()}
     table = PAGE.partition("| Text source | Rule |")[2].partition("\n\n")[0]
-    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [*RULES]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [*SourceRules.names()]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from biphasic.conformance.task_kinds import RULES, check_kind, check_kinds
 from biphasic.errors import ConfigError
+from biphasic.testing import KindRules, check_kind, check_named
 from custom_tasks import write_csv
 from plugin_files import forget_plugins
 
@@ -88,8 +88,8 @@ def test_ours_keep_the_rules(texts, kind):
 def test_the_tutorial_s_kind_keeps_the_rules(texts, tmp_path, cli):
     path = tmp_path / "stars.py"
     path.write_text(STARS)
-    [line] = check_kinds(str(path), texts)
-    assert re.fullmatch(r"stars\.py:_?\w+ \([0-9a-f]{12}\): keeps all 7 rules of task_kinds", line)
+    [line] = check_named(str(path), {}, texts)
+    assert re.fullmatch(r"stars\.py:_?\w+ \([0-9a-f]{12}\): keeps all 6 rules of task_kinds", line)
     assert cli("plugin", "check", f"{path}:Stars", "--task", texts)[:2] == (0, f"{line}\n")
     code, _, error = cli("plugin", "check", path)
     assert (code, "a kind of task is checked with --task FOLDER" in error) == (2, True)
@@ -100,11 +100,8 @@ def test_a_kind_that_breaks_a_rule_is_refused_by_its_name(texts, tmp_path, rule)
     path = tmp_path / "broken.py"
     path.write_text(START + BROKEN[rule])
     with pytest.raises(ConfigError, match=f"breaks the rule '{rule}'"):
-        list(check_kinds(f"{path}:Broken", texts))
+        list(check_named(f"{path}:Broken", {}, texts))
 
 
-def test_templates_decide_the_identity(texts, monkeypatch):
-    monkeypatch.setattr("biphasic.tasks.folder._determinants", lambda *_: {})
-    with pytest.raises(ConfigError, match="breaks the rule 'determinants'"):
-        check_kind("sc", texts)
-    assert {*BROKEN, "determinants"} == {*RULES}
+def test_every_rule_has_a_kind_that_breaks_it():
+    assert {*BROKEN} == {*KindRules.names()}

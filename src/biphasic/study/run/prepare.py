@@ -11,7 +11,6 @@ from functools import partial
 from rich.console import Console
 
 from biphasic.amounts import size
-from biphasic.conformance.versions import check_versions
 from biphasic.errors import ConfigError, DataError, ModelError, StudyError
 from biphasic.execution.job import WorkItem, save_job
 from biphasic.files import complete_names, verify_folder
@@ -86,7 +85,6 @@ def prepare_study(study: Study, *, console: Console, fresh: bool = False) -> Pre
         for note in check_encoder(encoders[arm.name], tasks, arm=arm)
     ]
     keep_files(store, config, *recipes)
-    check_versions(*recipes)
     paths, data = DataPaths.of(corpus), None
     if config.reads_corpus:
         prepare_corpus(settings, corpus, store, console=console, recipes=recipes)

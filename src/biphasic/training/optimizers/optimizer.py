@@ -26,9 +26,6 @@ class OptimizerConfig(Config):
     """
 
     plugin: ClassVar[Plugin | None] = None  # set by biphasic; None for our own
-    # What stands for a plugin's code in identities, if it declares them (docs/plugins.md).
-    version: ClassVar[str] = ""
-    golden: ClassVar[str] = ""
     splits_fused: ClassVar[bool] = False
     """Whether weights that hold several matrices (`weights.fused`) are updated by matrix."""
     name: str

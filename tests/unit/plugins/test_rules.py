@@ -8,13 +8,18 @@ import pytest
 import torch
 
 from biphasic.config import Config, parse_config
-from biphasic.conformance import executors, objectives, optimizers, sources
-from biphasic.conformance.objectives import check_objective
-from biphasic.conformance.optimizers import check_optimizer
-from biphasic.conformance.versions import check_versions
 from biphasic.errors import ConfigError
 from biphasic.model.loading.hub import fetch_model
 from biphasic.objectives.phases import Phase
+from biphasic.testing import (
+    RULES,
+    ObjectiveRules,
+    OptimizerRules,
+    check_objective,
+    check_optimizer,
+    small_model,
+    small_vocabulary,
+)
 from biphasic.training.optimizers.registry import AnyOptimizer
 from plugin_files import PAGE, STRIDE, page_code
 
@@ -108,7 +113,6 @@ BROKEN = {
             "    def supervise(",
         )
     ],
-    "golden": [("(ObjectiveConfig):", "(ObjectiveConfig):\n    version = '1'")],
 }  # fmt: skip
 """Edits of an objective that keeps all rules, by the rule that is broken then."""
 
@@ -122,44 +126,6 @@ def test_an_objective_that_breaks_a_rule_is_refused_by_its_name(rule, tmp_path):
     settings = phase(objective=f"{of_file(tmp_path, STRIDE, *BROKEN[rule])}:Stride")
     with pytest.raises(ConfigError, match=f"^stride: breaks the rule '{rule}': "):
         check_objective(settings)
-
-
-def versioned(folder, golden, *edits, **settings):
-    """Return a phase of an objective that declares a version, with edits of its code."""
-    declared = f'class Stride(ObjectiveConfig):\n    version = "1"\n    golden = "{golden}"\n'
-    edit = ("class Stride(ObjectiveConfig):\n", declared)
-    return phase(objective=f"{of_file(folder, STRIDE, edit, *edits)}:Stride", **settings)
-
-
-def test_a_version_stands_for_code_as_long_as_the_output_is_the_golden_one(tmp_path):
-    with pytest.raises(ConfigError, match=r"'golden': .*version 1 ") as lacking:
-        check_objective(versioned(tmp_path, ""))
-    golden = str(lacking.value).split("'")[3]
-    first = versioned(tmp_path, golden)
-    check_objective(first)
-    check_versions(first)
-    assert first.identity(0)["plugin"] == {"class": "Stride", "version": "1", "golden": golden}
-    # Other code with the same output is the same objective, and with another one it is none.
-    edit = (TEXTS, f"{TEXTS}.copy()")
-    assert versioned(tmp_path, golden, edit).identity(0) == first.identity(0)
-    check_versions(versioned(tmp_path, golden, edit))
-    with pytest.raises(ConfigError, match=r"^plugin\.py: .*version 1 "):
-        check_versions(versioned(tmp_path, golden, (TEXTS, f"{TEXTS}[1:]")))
-    with pytest.raises(ConfigError, match="'every' has none"):
-        check_versions(versioned(tmp_path, golden, (": PositiveInt = 4", ": int"), every=4))
-
-
-def test_an_optimizer_has_a_golden_output_too(tmp_path):
-    edit = ("weight_decay: float = 0.0\n", "weight_decay: float = 0.0\n    version = '2'\n")
-    settings = optimizer(name=f"{of_file(tmp_path, MOMENTUM, edit)}:Momentum", momentum=0.5)
-    with pytest.raises(ConfigError, match=r"'golden': .*version 2 ") as lacking:
-        check_optimizer(settings)
-    golden = str(lacking.value).split("'")[3]
-    edit = (edit[0], f"{edit[1]}    golden = '{golden}'\n")
-    check_optimizer(optimizer(name=f"{of_file(tmp_path, MOMENTUM, edit)}:Momentum"))
-    edits = (edit, ('group["lr"] * average', 'group["lr"] * average * 1.01'))
-    with pytest.raises(ConfigError, match="rule 'golden'"):
-        check_optimizer(optimizer(name=f"{of_file(tmp_path, MOMENTUM, *edits)}:Momentum"))
 
 
 def test_an_error_of_a_class_names_the_rule_that_met_it(tmp_path):
@@ -194,22 +160,22 @@ def test_a_loss_of_ones_own_keeps_the_rules(tmp_path):
 def test_a_loss_weighted_by_predictability_keeps_the_rules(tmp_path):
     settings = phase(objective=f"{of_file(tmp_path, FOCAL)}:Focal", gamma=2.0)
     check_objective(settings)
-    part = objectives.Case(settings).parts()[0]
+    part = ObjectiveRules(settings).parts()[0]
     even = torch.zeros(1, 4)  # each of four tokens has a chance of 1/4
     loss = float(part.per_label(even, torch.tensor([2])))
     assert loss == pytest.approx((1 - 1 / 4) ** 2 * math.log(4))
 
 
 def test_distillation_from_logits_keeps_the_rules(tmp_path):
-    objectives._model().save_pretrained(tmp_path / "teacher")
+    small_model().save_pretrained(tmp_path / "teacher")
     file = of_file(tmp_path, page_code("Taught"))
     settings = phase(objective=f"{file}:Taught", teacher=str(tmp_path / "teacher"))
     check_objective(settings)
     teacher = fetch_model(tmp_path / "teacher").identity
     assert settings.identity(3)["teacher"] == teacher
     # By all tokens of the teacher, logits that give its probabilities are the best ones.
-    size = objectives._vocabulary().size
-    part = objectives.Case(settings.model_copy(update={"most": size})).parts()[0]
+    size = small_vocabulary().size
+    part = ObjectiveRules(settings.model_copy(update={"most": size})).parts()[0]
     tokens, chances = torch.from_numpy(part.values).chunk(2, dim=1)
     logits = torch.zeros_like(chances).scatter_(1, tokens.long(), chances.log()).requires_grad_()
     given = map(torch.from_numpy, (part.labels, part.values))
@@ -249,7 +215,6 @@ BROKEN_STEPS = {
             "    def num_moments",
         )
     ],
-    "golden": [("weight_decay: float = 0.0\n", "weight_decay: float = 0.0\n    version = '1'\n")],
 }  # fmt: skip
 
 
@@ -270,12 +235,12 @@ def test_an_optimizer_that_breaks_a_rule_is_refused_by_its_name(rule, tmp_path):
 
 
 def test_every_rule_has_a_plugin_that_breaks_it():
-    assert {*BROKEN, *LOSSES} == {*objectives.RULES}
-    assert {*BROKEN_STEPS} == {*optimizers.RULES}
+    assert {*BROKEN, *LOSSES} == {*ObjectiveRules.names()}
+    assert {*BROKEN_STEPS} == {*OptimizerRules.names()}
 
 
 def test_the_page_has_every_rule():
     section = PAGE.partition("## Rules")[2].partition("\n## ")[0]
     named = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
-    kinds = (objectives, optimizers, sources, executors)
-    assert named == [name for kind in kinds for name in kind.RULES]
+    groups = ("objectives", "optimizers", "sources", "executors")
+    assert named == [name for group in groups for name in RULES[group].names()]

@@ -1,1 +1,0 @@
-"""Rules that objectives and optimizers keep, ours and plugins alike, as tests that anybody runs."""
