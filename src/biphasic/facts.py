@@ -46,6 +46,12 @@ class KindFacts:
 FLOOR, REFERENCE = "floor:", "reference:"
 RANDOM_VECTORS = "floor:random-vectors"  # the mean of several draws counts
 
+
+def is_baseline(name: str) -> bool:
+    """Return whether this is the name of a floor or reference, and not of an arm."""
+    return name.startswith((FLOOR, REFERENCE))
+
+
 _METRICS = {
     metric.key: metric
     for metric in (

@@ -7,10 +7,15 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
-from fake_study import TASKS, FakeStudy, identity, seal_again, write_json
+from fake_study import ARMS, TASKS, FakeStudy, identity, seal_again, write_json
+from scipy.stats import ttest_1samp
+from test_replicates import replicated_study
+from test_study_examples import NUM_TEST, write_examples
 
 from biphasic.analysis.estimate import estimate
+from biphasic.analysis.page.evidence import study_answers
 from biphasic.analysis.records import load_records
 from biphasic.analysis.report import write_report
 from biphasic.analysis.scores.source import study_scores
@@ -20,6 +25,7 @@ from biphasic.analysis.statistics.floors import floor_tests
 from biphasic.analysis.statistics.replicates import over_pretraining
 from biphasic.analysis.tables.markup import to_markdown
 from biphasic.analysis.tables.sheets import make_sheets
+from biphasic.analysis.tables.text import score_rows
 from biphasic.files import seal_folder
 
 
@@ -149,6 +155,74 @@ def test_the_report_and_its_tables_have_baselines_after_the_arms(written) -> Non
     [sheet] = [one for one in sheets if task in [dataset.name for dataset in one.datasets]]
     assert [model.name for model in sheet.blocks[-1]] == arms[-3:]
     assert "| floor: majority |" in to_markdown([sheet])
+
+
+def _ask(folder: Path, first: str, second: str, task: str) -> None:
+    """Add a question about two arms or baselines to a study."""
+    study = json.loads((folder / "study.json").read_text())
+    asked = {"first": [first], "second": [second], "tasks": [task]}
+    rule = {"clear_for": 1, "clear_against": 0}
+    study["questions"] = [
+        {"name": "Q1", "question": "Is it?", "comparisons": [asked], "supported_if": rule,
+         "against_if": {"clear_against": 1, "clear_for": None}, "margin": 5},
+    ]  # fmt: skip
+    write_json(folder / "study.json", study)
+
+
+def test_a_question_compares_an_arm_with_a_baseline_by_the_spread_of_the_pair(written) -> None:
+    folder, store, task = written
+    _ask(folder, "mlm", "floor:random-vectors", task)
+    study = json.loads((folder / "study.json").read_text())
+    compared = {"first": ["clm"], "second": ["reference:bag-of-words"], "tasks": [task]}
+    write_json(folder / "study.json", {**study, "compare": [compared]})
+    page = write_report(folder, store)
+    rows = list(csv.DictReader((page.parent / "comparisons.csv").read_text().splitlines()))
+    planned = [(row["first"], row["second"]) for row in rows if row["kind"] == "planned"]
+    assert planned == [("mlm", "floor:random-vectors"), ("clm", "reference:bag-of-words")]
+    [row] = csv.DictReader((page.parent / "questions.csv").read_text().splitlines())
+    by_seed = study_scores(load_records(folder, store)).get("mlm", task).by_seed
+    assert by_seed is not None
+    differences = np.array([*by_seed.values()]) - 20
+    assert float(row["difference"]) == pytest.approx(differences.mean())
+    assert float(row["p_value"]) == pytest.approx(ttest_1samp(differences, 0).pvalue)
+    assert row["comparison"].endswith("− floor: random vectors")
+    assert (row["answer"], row["clear"]) == ("supported", "above zero")
+    assert "floor: random vectors" in page.read_text()
+
+
+@pytest.mark.parametrize("num_runs", [1, 3])
+def test_a_baseline_is_paired_over_examples_too(tmp_path, num_runs) -> None:
+    task = TASKS[0][0]
+    if num_runs == 1:
+        folder, store = FakeStudy(steps=40, arms=ARMS[1:3], tasks=TASKS[:1]).write(tmp_path)
+    else:
+        folder, store = replicated_study(tmp_path, seeds=(0,))
+    _write_baselines(folder, store, {("floor:majority", task, 0): 0.5})
+    draw = np.random.default_rng(0)
+    for path in sorted(store.glob("finetunes/*/result.json")):
+        write_examples(path, draw)
+    _ask(folder, "mlm" if num_runs == 1 else "mlm-seed1", "floor:majority", task)
+    study = json.loads((folder / "study.json").read_text())
+    if num_runs > 1:
+        runs = [arm["name"] for arm in study["arms"] if arm["name"].startswith("mlm")]
+        study["questions"][0]["comparisons"][0]["first"] = runs
+        write_json(folder / "study.json", study)
+    [answer] = study_answers(load_records(folder, store))
+    [outcome] = answer.outcomes
+    assert outcome.test is not None
+    assert (outcome.test.contrast.num_examples, outcome.test.contrast.missing) == (NUM_TEST, "")
+    assert outcome.test.contrast.example_error > 0
+    # A baseline has no variance over runs that could be pooled with those of arms.
+    assert not outcome.test.contrast.is_pooled
+    assert len(outcome.test.contrast.by_seed) == (5 if num_runs == 1 else 3)
+
+
+def test_json_and_rows_have_baselines(written) -> None:
+    folder, store, task = written
+    rows = score_rows(study_scores(load_records(folder, store)))
+    found = {row["model"]: row["mean"] for row in rows if row["dataset"] == task}
+    assert found["floor:majority"] == pytest.approx(99)
+    assert [*found][-1] == "floor:random-vectors"
 
 
 def test_a_missing_or_foreign_result_of_a_baseline_is_a_problem(written) -> None:

@@ -62,6 +62,25 @@ def test_a_comparison_without_a_test_needs_no_spread(tmp_path):
     assert [*detectable_differences(asking, spread_on)] == []
 
 
+def test_a_baseline_adds_no_spread_to_a_difference(tmp_path):
+    folder, store = FakeStudy(steps=40, arms=ARMS[1:3], tasks=TASKS[:1]).write(tmp_path)
+    study = load_records(folder, store).study
+    floor = ("floor:majority",)
+    sides = [(("mlm",), floor), (floor, ("mlm",)), (("mlm",), ("clm",))]
+    comparisons = tuple(
+        AskedRecord(first=first, second=second, tasks=("pydocs-sc",)) for first, second in sides
+    )
+    rules = SupportRecord(clear_for=1, clear_against=0), AgainstRecord(clear_against=1)
+    asked = QuestionRecord(
+        name="Q1", question="?", comparisons=comparisons, supported_if=rules[0], against_if=rules[1]
+    )
+    asking = study.model_copy(update={"questions": (asked,)})
+    one, other, pair = (found.points for found in detectable_differences(asking, lambda _: 1.0))
+    alone = detectable(weights=(1.0,), num_comparisons=3)
+    assert [one, other] == pytest.approx([alone, alone], rel=0.1)
+    assert pair == pytest.approx(math.sqrt(2) * one, rel=0.1)
+
+
 def test_the_spread_of_a_pilot_is_what_its_models_do_not_share():
     shared = np.array([0.0, 5.0, -3.0])
     scores = made_scores({"a": 50 + shared + [1, 0, -1], "b": 60 + shared - [1, 0, -1]})

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from biphasic.errors import ConfigError
 from biphasic.records import ResultRecord
 from biphasic.sealed import read_result_record
 from biphasic.store import result_folder
 from biphasic.study.plan.baselines import compute_baselines
+from biphasic.study.run.record import question_records
 from tiny_study import GROUND, clm, plan_of, tiny_study
 
 
@@ -77,3 +81,29 @@ def test_random_vectors_have_five_draws_for_each_width(
     found = results_of(plan)
     assert found["reference:bm25", 0].test["ndcg_at_10"] == 1
     assert all(0 < found[key].test["ndcg_at_10"] <= 1 for key in drawn)
+
+
+def asking(*arms, task="pydocs-sc", **changes):
+    question = {"name": "Q1", "question": "Is it?", "comparisons": [{"arms": list(arms)}]}
+    return tiny_study(
+        {"name": "clm", "phases": [clm(4)]}, tasks=[{"name": task}], questions=[question], **changes
+    )
+
+
+def test_a_question_may_name_floors_and_references_of_its_tasks(locate):
+    config = asking("clm", "reference:bag-of-words")
+    plan = plan_of(config, GROUND, locate(config))
+    [record] = question_records(config, tuple(task.info.name for task in plan.tasks))
+    assert record.comparisons[0].second == ("reference:bag-of-words",)
+    wrong = asking("clm", "floor:dictionary")
+    fault = (
+        "questions.0.comparisons.0: task 'pydocs-sc' has no baseline 'floor:dictionary'; "
+        "it has floor:majority and reference:bag-of-words"
+    )
+    with pytest.raises(ConfigError, match=re.escape(fault)):
+        plan_of(wrong, GROUND, locate(wrong))
+    with pytest.raises(ConfigError, match="are baselines; name an arm"):
+        asking("floor:majority", "reference:bag-of-words")
+    compared = asking("clm", "floor:majority", compare=[{"arms": ["clm", "reference:tfidf"]}])
+    with pytest.raises(ConfigError, match=r"compare\.0: task 'pydocs-sc' has no baseline"):
+        plan_of(compared, GROUND, locate(compared))

@@ -21,6 +21,7 @@ from biphasic.analysis.statistics.crossed import NO_EXAMPLES
 from biphasic.analysis.statistics.paired import NO_SPREAD, POWER
 from biphasic.analysis.statistics.replicates import by_recipe
 from biphasic.errors import DataError
+from biphasic.facts import is_baseline
 from biphasic.records import AskedRecord, DetectableRecord, StudyRecord
 from biphasic.seeds import stream
 
@@ -39,6 +40,7 @@ def detectable_differences(
                     for other in question.comparisons
                     if task in other.tasks
                     for side in (other.first, other.second, *(other.minus or ()))
+                    if not is_baseline(side[0])
                 }
                 design = replace(_design(study, one, task, number), num_own=len(own))
                 spread = spread_on(task) if design.num_runs > 1 else 0.0
@@ -61,10 +63,12 @@ def pilot_spreads(folder: Path) -> Callable[[str], float]:
 
 
 def _design(study: StudyRecord, asked: AskedRecord, task: str, number: int) -> Design:
-    sides = (asked.first, asked.second, *(asked.minus or ()))
-    weights: Counter[str] = Counter()
-    for side, weight in zip(sides, (1, -1, -1, 1), strict=False):
-        weights[side[0]] += weight  # an arm may occur twice
+    sides, weights = [], Counter[str]()
+    every = (asked.first, asked.second, *(asked.minus or ()))
+    for side, weight in zip(every, (1, -1, -1, 1), strict=False):
+        if not is_baseline(side[0]):  # these have no spread over runs
+            sides.append(side)
+            weights[side[0]] += weight  # an arm may occur twice
     # Finished or asked recipes with several runs, whose variance is pooled.
     asked_arms = {name for side in sides for name in side}
     runs: defaultdict[str, set[str]] = defaultdict(set)
@@ -72,13 +76,13 @@ def _design(study: StudyRecord, asked: AskedRecord, task: str, number: int) -> D
         if arm.is_final or arm.name in asked_arms:
             runs[replicate_of(arm)].add(arm.state)
     num_runs = min(map(len, sides))
-    seeds = {run.seed for run in study.runs if (run.arm, run.task) == (asked.first[0], task)}
+    seeds = {run.seed for run in study.runs if (run.arm, run.task) == (sides[0][0], task)}
     return Design(
         weights=tuple(float(weight) for weight in weights.values() if weight),
         num_arms=sum(len(states) > 1 for recipe, states in runs.items() if recipe),
         num_runs=num_runs if num_runs > 1 else len(seeds),
         num_comparisons=number,
-        are_blocks=num_runs > 1,
+        are_blocks=num_runs > 1 and not sum(weights.values()),  # as `blocks_for`
     )
 
 

@@ -33,6 +33,7 @@ from biphasic.analysis.statistics.example_compare import contrast_errors
 from biphasic.analysis.statistics.paired import Criterion, detectable, deviation
 from biphasic.analysis.statistics.tukey import critical_range
 from biphasic.errors import DataError
+from biphasic.facts import is_baseline
 
 Array = NDArray[np.float64]
 Weights = Mapping[tuple[str, str], float]  # by names of model and dataset
@@ -163,7 +164,7 @@ def contrast(scores: Scores, weights: Weights, *, blocks: Sequence[Blocks]) -> C
         errors, missing = contrast_errors(scores, weights, seeds), ""
     except DataError as error:
         errors, missing = NO_EXAMPLES, str(error)
-    squares = math.fsum(weight**2 for weight in weights.values())
+    squares = math.fsum(of**2 for (name, _), of in weights.items() if not is_baseline(name))
     is_zero_shot = all(scores.dataset(dataset).is_zero_shot for _, dataset in weights)
     without_seeds = is_zero_shot and not scores.is_replicated
     return contrast_of(
@@ -228,13 +229,14 @@ _ROUNDING = 1e-9
 def blocks_for(scores: Scores, weights: Weights, *, family: Iterable[str] = ()) -> list[Blocks]:
     """Pool the variance of all finished models, and that of a family's own, on a sum's dataset."""
     # Without a family, the models of the sum are one. Empty if the sum is over several datasets, or
-    # if its weights do not add up to zero: then the effect that a run has on all models does not
-    # cancel.
+    # if the weights of its models do not add up to zero, as without a baseline: then the effect
+    # that a run has on all models does not cancel.
     datasets = {dataset for _, dataset in weights}
-    if len(datasets) != 1 or abs(math.fsum(weights.values())) > _ROUNDING:
+    of_models = {name: weight for (name, _), weight in weights.items() if not is_baseline(name)}
+    if len(datasets) != 1 or abs(math.fsum(of_models.values())) > _ROUNDING:
         return []
     [dataset] = datasets
-    means, own = scores.means(dataset), dict.fromkeys([*family, *(model for model, _ in weights)])
+    means, own = scores.means(dataset), dict.fromkeys([*family, *of_models])
     finished = [model.name for model in scores.models if model.is_final and model.name in means]
     every = dict.fromkeys([*finished, *own])
     groups = [every] if len(own) == len(every) else [every, own]

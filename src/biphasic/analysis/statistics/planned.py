@@ -14,6 +14,7 @@ import numpy as np
 from biphasic.analysis.scores.table import Planned, Scores
 from biphasic.analysis.statistics.contrast import Contrast, blocks_for, contrast
 from biphasic.analysis.statistics.pair_tests import holm
+from biphasic.facts import is_baseline
 
 
 class PlannedTest(NamedTuple):
@@ -36,7 +37,7 @@ Key = tuple[str, str, Sum]  # question, dataset and sum
 
 def sum_of(scores: Scores, planned: Planned) -> Sum | None:
     """Return the weighted models of a comparison; None if a side has several, or no score."""
-    names = {model for model, _ in scores.cells}
+    names = {model for model, _ in (*scores.cells, *scores.baseline_cells)}
     weights: dict[str, float] = defaultdict(float)
     sides = (planned.first, planned.second, *(planned.minus or ()))
     for side, weight in zip(sides, (1.0, -1.0, -1.0, 1.0), strict=False):
@@ -54,7 +55,8 @@ def plan_results(scores: Scores, *, only: str | None = None) -> dict[Key, Planne
     arms: dict[tuple[str, str], set[str]] = defaultdict(set)  # by question and dataset
     for planned in scores.planned:
         for dataset in planned.datasets:
-            arms[planned.question, dataset].update(m for m, _ in sum_of(scores, planned) or ())
+            names = (name for name, _ in sum_of(scores, planned) or ())
+            arms[planned.question, dataset].update(n for n in names if not is_baseline(n))
     for planned in scores.planned:
         if only not in {None, planned.question}:
             continue

@@ -175,7 +175,8 @@ def _alike(is_clear: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
 
 
 def scores_json(scores: Scores, problems: Iterable[str]) -> dict[str, Any]:
-    """Return all cells with unrounded numbers, as JSON."""
+    """Return all cells with unrounded numbers, as JSON; those of baselines come last."""
+    known = {**scores.cells, **scores.baseline_cells}
     return {
         "format": "biphasic.analysis/1",
         "source": scores.source,
@@ -184,9 +185,9 @@ def scores_json(scores: Scores, problems: Iterable[str]) -> dict[str, Any]:
         "problems": [*problems],
         "cells": [
             _cell_json(scores.written_names[model.name], dataset, score)
-            for model in scores.models
+            for model in (*scores.models, *scores.baselines)
             for dataset in scores.datasets
-            if (score := scores.cells.get((model.name, dataset.name))) is not None
+            if (score := known.get((model.name, dataset.name))) is not None
         ],
     }
 

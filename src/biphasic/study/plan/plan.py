@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from types import MappingProxyType
 
 from biphasic.analysis.text import listing
 from biphasic.data.packing import Attention
 from biphasic.errors import ConfigError
+from biphasic.facts import is_baseline
 from biphasic.model.loading.hub import LocalModel
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.plan.baselines import PlannedBaseline, plan_baselines
@@ -249,7 +250,31 @@ def plan_study(
             segments.setdefault(segment.id, segment)
     points = (*ends, *intermediate)
     groups = _groups(study, points, tasks)
-    return Plan(study, tuple(arms), points, tuple(segments.values()), groups, tasks, assumed)
+    plan = Plan(study, tuple(arms), points, tuple(segments.values()), groups, tasks, assumed)
+    _check_asked(plan)
+    return plan
+
+
+def _check_asked(plan: Plan) -> None:
+    """Check that the tasks have the floors and references that comparisons name."""
+    known = {
+        task.info.name: {one.name for one in plan.baselines if one.task is task}
+        for task in (() if plan.assumed else plan.tasks)
+    }
+    config = plan.study.config
+    comparisons = [(f"compare.{n}", one, one.arms) for n, one in enumerate(config.compare)]
+    comparisons += [
+        (f"questions.{index}.comparisons.{n}", one, (*one.arms, *(one.minus or ())))
+        for index, question in enumerate(config.questions)
+        for n, one in enumerate(question.comparisons)
+    ]
+    for where, one, arms in comparisons:
+        for name, task in product(filter(is_baseline, arms), one.tasks or known):
+            if name not in known.get(task, {name}):
+                raise ConfigError(
+                    f"{where}: task '{task}' has no baseline '{name}'; "
+                    f"it has {listing(sorted(known[task]))}"
+                )
 
 
 def _segments(arm: PlannedArm, end: Node) -> Iterator[Segment]:

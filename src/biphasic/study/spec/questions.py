@@ -12,6 +12,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from biphasic.config import Config, nearest, refuse_repeats
 from biphasic.errors import ConfigError
+from biphasic.facts import is_baseline
 
 
 class PlannedComparison(Config):
@@ -20,7 +21,7 @@ class PlannedComparison(Config):
     arms: tuple[str, str]
     """Names of the two arms, or patterns such as `clm-*`. Each stands for one arm, or for all
     pretraining runs of one recipe; naming one run names them all. The name of an intermediate state
-    ends with its step."""
+    ends with its step. One may be a floor or reference of the tasks, such as `floor:dictionary`."""
     tasks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Tasks on which they are compared; defaults to all."""
 
@@ -132,7 +133,12 @@ def resolve(
 def resolve_arms(arms: tuple[str, str], recipes: Mapping[str, str], where: str) -> Sides:
     """Return the names of both arms of a difference."""
     sides: list[tuple[str, ...]] = []
+    if all(map(is_baseline, arms)):
+        raise ConfigError(f"{where}: '{arms[0]}' and '{arms[1]}' are baselines; name an arm")
     for pattern in arms:
+        if is_baseline(pattern):
+            sides.append((pattern,))
+            continue
         matching = [name for name in recipes if fnmatchcase(name, pattern)]
         if not matching:
             raise ConfigError(f"{where}: no arm '{pattern}'{nearest(pattern, recipes)}")
