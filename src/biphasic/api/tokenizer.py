@@ -132,7 +132,7 @@ def check(tokenizer: str, *, revision: str | None = None) -> CheckedTokenizer:
         if role != "mask"
     ]
     mask = ("mask", masked.special_tokens["mask"], masked.mask_id)
-    return CheckedTokenizer((*special, mask), reason, masked.vocab_size)
+    return CheckedTokenizer((*special, mask), reason, masked.vocab_size, loaded.warning)
 
 
 def _is_made(out: Path, made_from: str) -> bool:

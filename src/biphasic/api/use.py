@@ -121,6 +121,7 @@ def encode(
         (2, 32)
     """
     from biphasic.api.results.use import Vectors, length_notes
+    from biphasic.data.tokens.tokenizer import TextTokenizer
     from biphasic.execution.slots import check_cores
     from biphasic.files import expanded
     from biphasic.model.compute.device import compute_threads, parse_device
@@ -166,6 +167,8 @@ def encode(
             "an encoder with 'biphasic adapt'",
             *notes,
         )
+    if wrong := TextTokenizer.load(folder).warning:
+        notes = (f"warning: {wrong}", *notes)
     return Vectors(tuple(windows), target, summary.num_examples, summary.seconds, notes)
 
 

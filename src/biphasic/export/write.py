@@ -63,6 +63,8 @@ def write_export(
             f"warning: the export has no head for {head.task}, so it gives vectors and no answers; "
             f"for answers, serve {source.folder} itself (docs/export.md)"
         )
+    if source.tokenizer.warning:
+        say(f"warning: {source.tokenizer.warning}")
     if format != "hf" and source.state is None and (other := _other_vectors(source.folder)):
         say(f"warning: {source.folder}: {other}; the export has the plain mean, without prompts")
     with sole_writer(out, say=say):

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from typing import Any
 
 import pytest
+from transformers import AutoTokenizer, MistralConfig, MistralForCausalLM
 
+from biphasic import encode, export_model
+from biphasic.api import tokenizer as api
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.corpus import Corpus
 from biphasic.data.tokens.tokenizer import train_tokenizer, write_tokenizer
@@ -383,3 +387,66 @@ def test_a_task_that_is_not_there_is_refused_before_anything_is_written(run, tex
     assert code == 2
     assert "unknown task 'sst3'" in err
     assert not (text / "x").exists()
+
+
+@pytest.fixture
+def mistral(text, tokenizer):
+    """A folder with the pattern that Mistral published by mistake, in a vocabulary of its size."""
+    rules = tokenizer.rules()
+    size = tokenizer.vocab_size
+    rules["model"]["vocab"] |= {f"unused word {number}": number for number in range(size, 100_100)}
+    # A pattern as Llama 3 has it.
+    wrong = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+"
+    split = {"type": "Split", "pattern": {"Regex": wrong}, "behavior": "Isolated", "invert": False}
+    byte_level = {**rules["pre_tokenizer"], "use_regex": False}
+    rules["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, byte_level]}
+    folder = text / "mistral"
+    folder.mkdir()
+    tokenizer.save(folder)
+    (folder / "tokenizer.json").write_text(json.dumps(rules))
+    config = {"model_type": "mistral3", "transformers_version": "4.57.3"}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_the_wrong_pattern_of_mistral_is_named_with_its_remedy(run, text, mistral):
+    command = ("build", text / "one.jsonl", "--out", text / "one", "--column", "body",
+               "--tokenizer", mistral, "--heldout-fraction", "0.2", "--workers", "1")  # fmt: skip
+    code, _, err = run(*command)
+    assert code == 0, err
+    [warning] = [line for line in err.splitlines() if "fix_mistral_regex" in line]
+    assert warning.startswith(
+        f"warning: {mistral}: tokenizer.json splits words by the wrong pattern"
+    )
+    assert f"warning: {api.check(str(mistral)).warning}" == warning
+    # As the warning says.
+    AutoTokenizer.from_pretrained(str(mistral), fix_mistral_regex=True).save_pretrained(mistral)
+    shutil.rmtree(text / "one")
+    code, _, err = run(*command)
+    assert code == 0, err
+    assert "pattern" not in err
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_exports_and_vectors_name_the_wrong_pattern_too(text, mistral, capsys):
+    shape: dict[str, Any] = {"hidden_size": 8, "intermediate_size": 8, "vocab_size": 100_100}
+    layers: dict[str, Any] = {
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+    }
+    config = MistralConfig(**shape, **layers, head_dim=8, pad_token_id=2)
+    MistralForCausalLM(config).save_pretrained(mistral)
+    path = mistral / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"transformers_version": "4.57.3"}))
+    wrong = f"warning: {mistral}: tokenizer.json splits words by the wrong pattern"
+    assert encode(mistral, ["the cat"], quiet=True).notes[0].startswith(wrong)
+    export_model(mistral, text / "exported")
+    assert wrong in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("config", [{"model_type": "llama"}, {"transformers_version": "5.2.0"}])
+def test_the_pattern_is_right_for_other_families_and_later_files(mistral, config):
+    path = mistral / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    assert not api.check(str(mistral)).warning

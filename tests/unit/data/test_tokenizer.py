@@ -400,6 +400,7 @@ def test_the_hub_s_files_are_all_of_one_commit(fake_hub, tokenizer):
         ("a/b", "tokenizer.json", "commit"),
         ("a/b", "tokenizer_config.json", "commit"),
         ("a/b", "special_tokens_map.json", "commit"),
+        ("a/b", "config.json", "commit"),
     ]
 
 

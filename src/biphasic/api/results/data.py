@@ -109,20 +109,24 @@ class CheckedTokenizer(Shown):
         special: Each special token's role, text and id; the last is the mask token of a corpus.
         mask_reason: Why this is the mask token.
         vocab_size: Number of ids, with the mask token.
+        warning: A known error of the files, and its remedy; empty if there is none.
     """
 
     special: tuple[tuple[str, str, int], ...]
     mask_reason: str
     vocab_size: int
+    warning: str = ""
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return a row for each special token."""
         return [{"role": role, "token": token, "id": id_} for role, token, id_ in self.special]
 
     def lines(self) -> Iterator[str]:
-        """Return the special tokens, and the size of the vocabulary."""
+        """Return the special tokens, the size of the vocabulary, and a warning."""
         for role, token, id_ in self.special:
             reason = f": {self.mask_reason}" if role == "mask" else ""
             yield f"{role:<13} {token} ({id_}){reason}"
         yield f"{'vocabulary':<13} {self.vocab_size:,} ids"
         yield f"{'bytes per id':<13} {2 if self.vocab_size <= 1 << 16 else 4}"
+        if self.warning:
+            yield f"warning: {self.warning}"

@@ -247,7 +247,10 @@ def _tokenizer(
 ) -> TextTokenizer:
     """Load the requested tokenizer, or train one."""
     if config.tokenizer:
-        tokenizer, reason = with_mask_token(load_tokenizer(config.tokenizer))
+        loaded = load_tokenizer(config.tokenizer)
+        if loaded.warning:
+            say(f"warning: {loaded.warning}")
+        tokenizer, reason = with_mask_token(loaded)
         say(f"mask token {tokenizer.special_tokens['mask']} (id {tokenizer.mask_id}): {reason}")
         return tokenizer
     say("reading text for training a tokenizer")

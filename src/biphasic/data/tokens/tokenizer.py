@@ -21,6 +21,7 @@ from biphasic.files import (
     is_folder,
     json_value,
     read_json,
+    read_json_object,
     refuse_file,
 )
 from biphasic.hub import ANSWER_SECONDS, explain, library_errors, quiet
@@ -40,10 +41,15 @@ _VOCABULARY = "tokenizer.json"
 _SETTINGS = "tokenizer_config.json"
 # Older tokenizers declare special tokens in a separate file; the settings take precedence.
 _SPECIAL_TOKENS = "special_tokens_map.json"
+_MODEL = "config.json"
 # Unused ids that a small vocabulary may have; larger ones may leave as many as they use.
 _MOST_GAPS = 1 << 16
 # In the settings of a state's tokenizer: the rules that framing replaced.
 _OWN = "biphasic_unframed"
+# Families of which some models were published with a wrong pattern, and how large their vocabulary
+# is at least: https://huggingface.co/mistralai/Mistral-Small-3.1-24B-Instruct-2503/discussions/84.
+_MISTRAL = ("mistral", "mistral3", "voxtral", "ministral", "pixtral")
+_MISTRAL_VOCABULARY = 100_000
 
 
 class TextTokenizer:
@@ -56,6 +62,7 @@ class TextTokenizer:
     Attributes:
         special_tokens: Tokens of the four roles: bos, eos, pad and, if there is one, mask.
         vocab_size: The highest id plus one.
+        warning: A known error of the files, and its remedy; empty if there is none.
     """
 
     def __init__(
@@ -64,6 +71,7 @@ class TextTokenizer:
         special_tokens: Mapping[str, str],
         *,
         further_tokens: Mapping[str, str] | None = None,
+        warning: str = "",
     ) -> None:
         """Wrap a tokenizer; disable its truncation, padding, dropout and special tokens in text."""
         # Text that spells a special token must stay text.
@@ -77,6 +85,7 @@ class TextTokenizer:
         self._tokenizer = tokenizer
         self.special_tokens = dict(special_tokens)
         self._further_tokens = dict(further_tokens or {})
+        self.warning = warning
         self.bos_id = self._special_id("bos")
         self.eos_id = self._special_id("eos")
         self.pad_id = self._special_id("pad")
@@ -251,7 +260,7 @@ def _download(name: str, revision: str | None) -> Path:
             if not is_offline_mode():
                 revision = HfApi().model_info(name, revision=revision, timeout=ANSWER_SECONDS).sha
             folder = Path(hf_hub_download(name, _VOCABULARY, revision=revision)).parent
-            for optional in (_SETTINGS, _SPECIAL_TOKENS):
+            for optional in (_SETTINGS, _SPECIAL_TOKENS, _MODEL):
                 with suppress(EntryNotFoundError):
                     hf_hub_download(name, optional, revision=revision)
     except RemoteEntryNotFoundError:
@@ -291,7 +300,28 @@ def _read(folder: Path, name: str) -> TextTokenizer:
         for key in _FURTHER
         if key in declared and tokenizer.token_to_id(declared[key]) is not None
     }
-    return _wrapped(tokenizer, tuple(special_tokens.items()), tuple(further.items()))
+    warning = _pattern_warning(tokenizer, folder, name)
+    return _wrapped(tokenizer, tuple(special_tokens.items()), tuple(further.items()), warning)
+
+
+def _pattern_warning(tokenizer: Tokenizer, folder: Path, name: str) -> str:
+    """Say that words are split by Mistral's wrong pattern; transformers has the same rule."""
+    if tokenizer.get_vocab_size() <= _MISTRAL_VOCABULARY or not (folder / _MODEL).is_file():
+        return ""
+    config = read_json_object(folder / _MODEL)
+    # Later releases write the pattern with which a model was trained.
+    is_old = str(config.get("transformers_version") or "4").partition(".")[0] in {"3", "4"}
+    if not is_old or config.get("model_type") not in _MISTRAL:
+        return ""
+    rules = str(json.loads(tokenizer.to_str())["pre_tokenizer"])
+    if "Regex" not in rules or r"\p{Lu}" in rules:  # the right one tells upper from lower case
+        return ""
+    return (
+        f"{name}: {_VOCABULARY} splits words by the wrong pattern that Mistral published with some "
+        "models, so ids differ from those that the model was trained on; correct it with "
+        f"AutoTokenizer.from_pretrained({name!r}, fix_mistral_regex=True).save_pretrained(FOLDER), "
+        "where FOLDER has the model's other files"
+    )
 
 
 # A command reads the same tokenizer many times: of the model, the corpus, the state, and so on.
@@ -305,10 +335,13 @@ def _parsed(text: str, own: str, mask: str | None) -> Tokenizer:
 
 @lru_cache(maxsize=4)
 def _wrapped(
-    tokenizer: Tokenizer, special: tuple[tuple[str, str], ...], further: tuple[tuple[str, str], ...]
+    tokenizer: Tokenizer,
+    special: tuple[tuple[str, str], ...],
+    further: tuple[tuple[str, str], ...],
+    warning: str,
 ) -> TextTokenizer:
     """Return the tokenizer with its roles: one object, whose hash is computed once."""
-    return TextTokenizer(tokenizer, dict(special), further_tokens=dict(further))
+    return TextTokenizer(tokenizer, dict(special), further_tokens=dict(further), warning=warning)
 
 
 def _settings(folder: Path, name: str) -> dict[str, Any]:
