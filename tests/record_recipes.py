@@ -50,7 +50,6 @@ UNITS = {
     "least_rate": "share",
     "weight": "share",
     "groups": "share",
-    "before_phase": "",
     "mask": "share",
     "random": "share",
     "keep": "share",
@@ -169,9 +168,6 @@ def page() -> str:
             found["AlternatePhase"], without=("objective", *phase["properties"])
         ),
         "`phases`: `mix`": _table(found["MixPhase"], without=("objective", *phase["properties"])),
-        "`phases`: `merge`": _table(
-            found["MergePhase"], without=("objective", *phase["properties"])
-        ),
         "`optimizer`": _table(found["AdamW"]) + _OPTIMIZERS,
         "`optimizer`: `muon`": _table(found["Muon"], without=found["AdamW"]["properties"]),
         "`seeds`": _table(found["Seeds"]),

@@ -132,14 +132,10 @@ def test_a_second_study_trains_only_what_differs(root, tmp_path, cli):
         "name": "clm-75",
         "phases": [{"objective": "clm", "steps": 9}, {"objective": "mlm", "steps": 3}],
     }
-    merged = {
-        "name": "merged",
-        "phases": [*STUDY["arms"][4]["phases"], {"objective": "merge", "weight": 0.3}],
-    }
     study = write_study(
         tmp_path,
         name="other",
-        arms=[*STUDY["arms"], arm, merged],
+        arms=[*STUDY["arms"], arm],
         tasks=STUDY["tasks"][:1],
         finetuning={**STUDY["finetuning"], "seeds": [0, 1, 2]},
     )
@@ -150,13 +146,10 @@ def test_a_second_study_trains_only_what_differs(root, tmp_path, cli):
     kept = {path: found for path, found in before.items() if not path.startswith("jobs/")}
     assert {path: after[path] for path in kept} == kept
     new = {tuple(path.split("/")[:2]) for path in set(after) - set(before)}
-    # The trunk goes on from step 6 to 9, and there branches off; a merge needs no training.
-    assert len([path for path in new if path[0] == "states"]) == 2 + 1
-    # One more seed for each of six arms, three seeds for each new one.
-    assert len([path for path in new if path[0] == "finetunes"]) == 6 + 2 * 3
-    record = arms(root, "other")["merged"]
-    assert (record["steps"], record["family"]) == (STEPS + 1, "CLM+MLM+MERGE")
-    assert record["phases"][-1]["settings"] == {"weight": 0.3}
+    # The trunk goes on from step 6 to 9, and there branches off.
+    assert len([path for path in new if path[0] == "states"]) == 2
+    # One more seed for each of six arms, three seeds for the new one.
+    assert len([path for path in new if path[0] == "finetunes"]) == 6 + 3
     assert not [path for path in new if path[0] not in {"states", "finetunes", "jobs"}]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from biphasic.files import read_json
 from biphasic.model.loading.build import load_pretrained
 from biphasic.model.loading.hub import fetch_model
 from biphasic.training.data import TrainingData
-from biphasic.training.step.input import StepRows
 from families import SHARED, save_family, with_head
 from short_runs import CLM, MLM, Killed, killing
 from text_corpus import write_corpus
@@ -190,8 +188,7 @@ def test_buffers_that_a_family_saves_with_its_weights_are_kept(
     model.get_buffer(bias).copy_(torch.tensor([0.5, -0.5, 0.25, 0.0]))
     model.save_pretrained(tmp_path / "model")
     data = dataclasses.replace(training_data, pretrained=fetch_model(tmp_path / "model"))
-    phases = (MLM, {"objective": "merge", "before_phase": 0}, MLM)
-    recipe = make_recipe(*phases, model={"pretrained": "tiny"})
+    recipe = make_recipe(MLM, MLM, model={"pretrained": "tiny"})
     whole = train(recipe, "whole", data=data)
     torch.testing.assert_close(weights(whole)[bias], model.get_buffer(bias))
     with pytest.raises(Killed):
@@ -200,56 +197,6 @@ def test_buffers_that_a_family_saves_with_its_weights_are_kept(
     load_pretrained(whole)
     merged = merge_models(tmp_path / "model", whole, tmp_path / "merged")
     torch.testing.assert_close(weights(merged)[bias], model.get_buffer(bias))
-
-
-def test_a_merge_is_a_state_with_which_a_run_goes_on(training_data, train, make_recipe):
-    merge = {"objective": "merge", "weight": 0.25, "groups": {"embeddings": 1.0}}
-    recipe = make_recipe(CLM, MLM, {**merge, "before_phase": 1}, MLM)
-    first, second = (train(recipe, start=s, end=s + 3) for s in (0, 3))
-    merged = train(recipe, start=6, end=7)
-    for name, tensor in weights(merged).items():
-        share = 1.0 if "embed" in name else 0.25
-        mean = (1 - share) * weights(first)[name] + share * weights(second)[name]
-        torch.testing.assert_close(tensor, mean)
-    assert not {*moments(second)} ^ {*moments(merged)}
-    record = read_json(merged / "state.json")
-    assert (record["step"], record["parent"]) == (7, second.name)
-    *before, entry = record["ledger"]
-    assert before == read_json(second / "state.json")["ledger"]
-    assert (entry["objective"], entry["steps"], entry["tokens"]) == ("merge", 1, 0)
-    # Killed after the first update that follows, the run goes on from there.
-    with pytest.raises(Killed):
-        train(recipe, start=6, options={**EVERY, "report": killing(8)})
-    resumed = train(recipe, start=6)
-    whole = train(recipe, start=7)
-    assert whole == resumed
-    (resumed / "model.safetensors").rename(resumed.parent / "resumed")
-    shutil.rmtree(resumed)
-    whole = train(recipe, start=7)
-    assert (whole / "model.safetensors").read_bytes() == (whole.parent / "resumed").read_bytes()
-    # A run that nobody has cut at its merge is the same.
-    alone = train(recipe, "alone")
-    assert (alone / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    # The rows go on as if there were no merge.
-    plain = make_recipe(CLM, MLM, {**MLM, "learning_rate": {"peak": 1e-3}})
-    rows = [StepRows(each, training_data) for each in (recipe, plain)]
-    assert rows[0].batch(7).sha256() == rows[1].batch(6).sha256()
-
-
-@pytest.mark.parametrize(
-    ("phases", "problem"),
-    [
-        (({"objective": "merge"}, MLM), "objective: a merge needs a phase before it"),
-        ((MLM, {"objective": "merge", "before_phase": 1}), r"phases\.1\.before_phase: give 0 to 0"),
-        (
-            (MLM, {"objective": "merge", "freeze": ["a*"]}),
-            r"phases\.1\.freeze: a merge trains",
-        ),
-    ],
-)
-def test_a_merge_that_cannot_be_is_refused(make_recipe, phases, problem):
-    with pytest.raises(ConfigError, match=problem):
-        make_recipe(*phases).check()
 
 
 def _names(data: TrainingData) -> str:

@@ -292,14 +292,13 @@ def merge_models(
         'merged'
     """
     from biphasic.config import parse_config
-    from biphasic.export.merge import write_merge
+    from biphasic.export.merge import Merge, write_merge
     from biphasic.export.output import refuse_existing
-    from biphasic.objectives.merge import Merge
 
     target = expanded(out)
     refuse_existing(target)
     settings = {"weight": weight, "method": method, "groups": dict(groups or {})}
-    merge = parse_config(Merge, {"objective": "merge", **settings}, where="merge")
+    merge = parse_config(Merge, settings, where="merge")
     return write_merge(base, adapted, target, merge)
 
 

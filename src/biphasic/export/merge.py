@@ -1,24 +1,45 @@
 """Merging of two models of one architecture, such as a decoder and what it was adapted to.
 
 Continued training forgets some of what a model knew; a merge of its weights with those from before
-brings some of it back. A run merges its own states in a phase (`objectives/merge.py`).
+brings some of it back.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import AfterValidator, Field
+
+from biphasic.config import Config
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ModelError
 from biphasic.files import complete_folder, digest, read_json, write_json
 from biphasic.model.loading.hub import fetch_model
-from biphasic.model.merge import check_shapes
-from biphasic.objectives.merge import Merge
+from biphasic.model.merge import Method, check_shapes, group_members, merge_tensors, shares_of
 from biphasic.study.inputs.models import token_difference
 from biphasic.version import __version__
 
 RECORD = "merge.json"
 _FORMAT = "biphasic.merge/1"
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _check_groups(groups: dict[str, float]) -> dict[str, float]:
+    for group in groups:
+        group_members(group)
+    return groups
+
+
+class Merge(Config):
+    """How two models are merged."""
+
+    weight: Share = 0.5
+    """Share of the adapted model."""
+    method: Method = "linear"
+    """`linear`, or `spherical`: along the arc between two tensors."""
+    groups: Annotated[dict[str, Share], AfterValidator(_check_groups)] = Field(default_factory=dict)
+    """Shares of single groups: a layer as `3`, layers as `0-5`, `embeddings`, or `rest`."""
 
 
 def write_merge(base: Path | str, adapted: Path | str, out: Path, merge: Merge) -> Path:
@@ -34,11 +55,14 @@ def write_merge(base: Path | str, adapted: Path | str, out: Path, merge: Merge) 
     bodies = [empty_body(side.folder).named_parameters() for side in sides]  # without weights
     check_shapes(*({name: tuple(tensor.shape) for name, tensor in body} for body in bodies))
     models = [load_pretrained(side.folder, head_for=()) for side in sides]
-    merged = merge.between(*map(saved_tensors, models))
+    before, after = map(saved_tensors, models)
+    shares = shares_of(after, merge.weight, merge.groups)
+    merged = merge_tensors(before, after, shares=shares, method=merge.method)
     # As it was saved: loading for training changes attention. Weights are written in fp32.
     config = {**read_json(sides[1].folder / "config.json"), "dtype": "float32"}
     identities = {"base": sides[0].identity, "adapted": sides[1].identity}
-    settings = {**identities, **merge.settings()}
+    # Merges without groups have the identities that they had before there were groups.
+    settings = {**identities, **merge.model_dump(exclude=set() if merge.groups else {"groups"})}
     record = {"format": _FORMAT, "identity": digest(settings), **settings, "biphasic": __version__}
     with complete_folder(out, merge=record["identity"]) as partial:
         save_tensors(merged, partial / "model.safetensors", {"format": "pt"})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,8 +17,6 @@ from biphasic.objectives.supervision import Supervision, Vocabulary, problems
 from biphasic.plugins import Plugin, code_of, short_name
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from biphasic.data.pairs.folder import Pairs
 
 _SHORT = {"heldout_fraction": "held"}  # names of arms have at most 80 characters
@@ -116,16 +113,6 @@ class ObjectiveConfig(Config):
     def reading(self) -> PairReading | None:
         """The pairs of texts that it reads in place of a corpus; most read none."""
         return None
-
-    def merges_from(self, index: int) -> int | None:
-        """Return the phase before which the state is that phase `index` merges; most train."""
-        del index
-
-    def between(
-        self, base: Mapping[str, Tensor], adapted: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """Return the weights that a merge makes of two states, by name."""
-        raise TypeError(f"{self.short_name} is no merge")
 
     def at(self, step: int, *, num_steps: int) -> ObjectiveConfig:
         """Return the objective at one step of a phase; most never change.

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, create_model
 
 from biphasic.config import Config
-from biphasic.errors import ConfigError
 from biphasic.facts import LOSS_UNITS
 from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.contrastive import Contrastive
 from biphasic.objectives.distill import Distill, MarginMse
 from biphasic.objectives.lr import LearningRateConfig
-from biphasic.objectives.merge import Merge
 from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.registry import OBJECTIVES, one_of
@@ -51,20 +49,6 @@ class PhaseConfig(Config):
     """Base of the rotary frequencies from this phase on."""
 
 
-class MergePhase(PhaseConfig, Merge):
-    """One step that trains nothing: weights become those between an earlier state and this one."""
-
-    steps: Literal[1] = 1  # type: ignore[assignment]
-    """Always one."""
-
-    def check(self, *, num_steps: int, rows_per_step: int) -> None:
-        """Check that no setting of training is given."""
-        del num_steps, rows_per_step
-        for name, field in PhaseConfig.model_fields.items():
-            if name != "steps" and getattr(self, name) != field.default:
-                raise ConfigError(f"{name}: a merge trains nothing, so it has none; remove it")
-
-
 PHASE_OBJECTIVES = (*OBJECTIVES, Alternate, Mix, Contrastive, Distill, MarginMse)
 
 if TYPE_CHECKING:
@@ -77,7 +61,7 @@ else:
         create_model(f"{kind.__name__}Phase", __base__=(PhaseConfig, kind), __doc__=kind.__doc__)
         for kind in PHASE_OBJECTIVES
     )
-    Phase = one_of(*_KINDS, MergePhase, mixin=PhaseConfig)
+    Phase = one_of(*_KINDS, mixin=PhaseConfig)
 
 
 def loss_units(phases: Iterable[ObjectiveConfig]) -> dict[str, str]:

@@ -147,9 +147,7 @@ def _pinned_job(
         store,
         identities[-1],
         made_by="pretrain",
-        states=[
-            identities[step] for step in (-1, *recipe.merged_steps, *([start] if start else []))
-        ],
+        states=[identities[step] for step in (-1, *([start] if start else []))],
         data=[paths.train.parent, *paths.corpora],
     )
     return TrainJob(

@@ -65,7 +65,6 @@ class StepSpec:
     resets_optimizer: bool = False
     skipped: bool = False
     rows: RowKind = "documents"
-    merges_with: int | None = None
     splits_fused: bool = False
 
     def determinants(self) -> dict[str, Any]:
@@ -97,7 +96,6 @@ def step_spec(
         resets_optimizer=placed.resets_optimizer(step),
         skipped=step in recipe.skip_steps,
         rows=recipe.rows,
-        merges_with=placed.merges_with,
         splits_fused=fingerprint.fused and recipe.optimizer.splits_fused,
     )
 

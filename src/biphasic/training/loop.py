@@ -18,7 +18,7 @@ from biphasic.errors import ConfigError, DivergedError, StoppedError
 from biphasic.files import is_complete
 from biphasic.model.compute.kernels import cpu_kernels
 from biphasic.model.head import has_head
-from biphasic.store import is_trained, state_folder
+from biphasic.store import state_folder
 from biphasic.training.background import BackgroundWriter, background_writer, prefetched
 from biphasic.training.compute import ComputeConfig, steps_ahead
 from biphasic.training.data import TrainingData
@@ -100,9 +100,6 @@ def train_segment(
         if ranks.is_first:
             progress.clear()
         return target
-    merge = _before_merges(lineage, data, store, start=start, end=end, options=options, ranks=ranks)
-    if merge > start:
-        start, progress = merge, Checkpoints.of(store, lineage.identities[end], start=merge)
     if ranks.is_first:
         progress.remove_partials()
         bring_checkpoint(lineage, store, progress, start=start, end=end)
@@ -141,30 +138,6 @@ def train_segment(
     return target
 
 
-def _before_merges(
-    lineage: Lineage,
-    data: TrainingData,
-    store: Path,
-    *,
-    start: int,
-    end: int,
-    options: RunOptions,
-    ranks: ProcessGroup,
-) -> int:
-    """Train the states that the merges of a segment need; return the step of the last merge."""
-    train = partial(train_segment, lineage, data, store, options=options, ranks=ranks)
-    for placed in lineage.recipe.placed_phases:
-        base = placed.merges_with
-        if base is None or not start <= placed.start < end:
-            continue
-        if base and not ranks.from_first(is_trained(store, lineage.identities[base])):
-            train(start=start if start < base else 0, end=base)
-        if start < placed.start:
-            train(start=max(start, base), end=placed.start)
-        start = placed.start
-    return start
-
-
 def _train_until(  # noqa: PLR0917
     end: int,
     run: Run,
@@ -183,8 +156,6 @@ def _train_until(  # noqa: PLR0917
         while run.step < end:
             if phase is None or run.step == phase.end:
                 phase = recipe.phase_at(run.step)
-                if phase.merges_with is not None:
-                    raise ConfigError(f"a segment goes through the merge at step {run.step}")
                 run.enter(phase)
             pending.begin()
             ranks.heartbeat.at(Activity.READING, run.step)

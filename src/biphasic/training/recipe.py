@@ -121,17 +121,6 @@ class Recipe(RecipeSettings):
         """Return the phase of update `step`."""
         return next(placed for placed in self.placed_phases if step < placed.end)
 
-    def merge_at(self, step: int) -> PlacedPhase | None:
-        """Return the merge that is update `step`; None if this trains, or there is no such step."""
-        merges = (placed for placed in self.placed_phases if placed.merges_with is not None)
-        return next((placed for placed in merges if placed.start == step), None)
-
-    @property
-    def merged_steps(self) -> set[int]:
-        """Steps of the states that its merges need, except the initial model."""
-        merges = (placed for placed in self.placed_phases if placed.merges_with is not None)
-        return {step for each in merges for step in (each.start, each.merges_with) if step}
-
     def check(self) -> None:
         """Raise an error if settings are invalid together, for any data."""
         check_step_size(self.rows_per_step, max_seqlen=self.max_seqlen)  # also of held-out losses
@@ -141,8 +130,6 @@ class Recipe(RecipeSettings):
                 raise ConfigError(
                     f"skip_steps: no step {step}; steps are 0 to {self.total_steps - 1}"
                 )
-            if self.merge_at(step):
-                raise ConfigError(f"skip_steps: step {step} is a merge; remove the phase instead")
 
     def skipping(self, steps: Iterable[int]) -> Recipe:
         """Return the recipe with further steps to skip."""

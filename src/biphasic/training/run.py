@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,6 @@ from biphasic.model.loading.build import (
     load_weights,
     new_model,
     saved_buffers,
-    saved_tensors,
     stores_head,
 )
 from biphasic.model.loading.hub import check_model
@@ -232,8 +231,6 @@ def resume_or_start(
             folder = progress.path(latest)
             progress.verify(latest)
         snapshot = load_state(folder, identity=identities[step], hashes=latest is None)
-        if (merge := recipe.merge_at(step)) is not None:
-            snapshot, step = _merged(snapshot, merge, lineage, data, store), step + 1
         model = saved_model(folder, snapshot)
     lines = [] if snapshot is None or latest is None else snapshot.metrics.splitlines()
     _check_phases(model, recipe)
@@ -256,24 +253,6 @@ def resume_or_start(
         _resume(run, snapshot, is_checkpoint=latest is not None)
     run.require_agreement()
     return run
-
-
-def _merged(
-    snapshot: Snapshot, merge: PlacedPhase, lineage: Lineage, data: TrainingData, store: Path
-) -> Snapshot:
-    """Return a state after a merge with an earlier one of its run."""
-    settings, step = merge.phase, merge.merges_with
-    if step:
-        earlier = lineage.identities[step]
-        base = load_state(state_folder(store, earlier), identity=earlier).weights
-    else:
-        base = saved_tensors(first_model(lineage.recipe, data))
-    weights = settings.between(base, snapshot.weights)
-    record = snapshot.record
-    costs = {"documents": 0, "tokens": 0, "supervised_tokens": 0, "flops": 0}
-    entry = LedgerEntry(phase=merge.index, objective=settings.objective, steps=1, **costs)
-    changes = {"step": record.step + 1, "ledger": (*record.ledger, entry)}
-    return replace(snapshot, weights=weights, record=record.model_copy(update=changes))
 
 
 def _trainable(

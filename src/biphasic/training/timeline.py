@@ -23,7 +23,6 @@ class PlacedPhase:
     batches: BatchShape  # shape of its rows
     longest: int  # longest rows so far, in tokens; the model needs as many positions
     rope_theta: float | None  # base of the rotary frequencies; None if no phase has changed it yet
-    merges_with: int | None  # step of the earlier state of a merge; None if it trains
     schedule: LearningRateConfig
     schedule_start: int  # first update of the schedule
     schedule_end: int  # update at which it ends (exclusive)
@@ -41,8 +40,6 @@ class PlacedPhase:
 
     def learning_rate(self, step: int) -> float:
         """Return the rate of update `step` of the run."""
-        if self.merges_with is not None:
-            return 0.0
         total = self.schedule_end - self.schedule_start
         rate = learning_rate(self.schedule, step - self.schedule_start, total_steps=total)
         return self.phase.learning_rate_scale * rate
@@ -64,24 +61,16 @@ def place_phases(
     rows_per_step: int,
 ) -> tuple[PlacedPhase, ...]:
     """Place phases one after another."""
-    # The other settings are for phases that set none. A schedule ends before a merge, which reads
-    # no rows, and another one starts after it.
+    # The other settings are for phases that set none.
     starts = [sum(phase.steps for phase in phases[:index]) for index in range(len(phases) + 1)]
-    bases = [phase.merges_from(index) for index, phase in enumerate(phases)]
-    restarts = [
-        index
-        for index in range(1, len(phases))
-        if phases[index].learning_rate or bases[index - 1 : index + 1] != [None, None]
-    ]
+    restarts = [index for index in range(1, len(phases)) if phases[index].learning_rate]
     placed: list[PlacedPhase] = []
     rope_theta, longest = None, max_seqlen
-    for index, (phase, base) in enumerate(zip(phases, bases, strict=True)):
+    for index, phase in enumerate(phases):
         # The rows of pairs differ in number and length; these are at least as many and as long.
         usual = phase.reading.most_texts if phase.reading else rows_per_step
         shape = BatchShape(
-            phase.max_seqlen or max_seqlen,
-            phase.rows_per_step or usual,
-            phase.steps if base is None else 0,
+            phase.max_seqlen or max_seqlen, phase.rows_per_step or usual, phase.steps
         )
         rope_theta = phase.rope_theta or rope_theta
         longest = max(longest, shape.max_seqlen)
@@ -95,7 +84,6 @@ def place_phases(
                 batches=shape,
                 longest=longest,
                 rope_theta=rope_theta,
-                merges_with=None if base is None else starts[max(0, min(base, index - 1))],
                 schedule=phases[first].learning_rate or learning_rate,
                 schedule_start=starts[first],
                 schedule_end=starts[after],
@@ -108,9 +96,7 @@ def check_phases(placed: Sequence[PlacedPhase]) -> None:
     """Raise an error if a phase's settings are invalid for any data."""
     for phase in placed:
         try:
-            if (base := phase.phase.merges_from(phase.index)) is not None:
-                _check_merge(base, phase.index)
-            elif phase.schedule_start == phase.start:
+            if phase.schedule_start == phase.start:
                 total = phase.schedule_end - phase.schedule_start
                 check_learning_rate(phase.schedule, total_steps=total)
             for name in ("corpus", "rows_per_step") if phase.phase.reading else ():
@@ -132,10 +118,3 @@ def check_step_size(rows_per_step: int, *, max_seqlen: int) -> None:
             f"rows_per_step: {rows_per_step:,} rows of up to {max_seqlen:,} tokens are too many; "
             f"a step has at most {MOST_TOKENS_PER_STEP:,} tokens"
         )
-
-
-def _check_merge(base: int, index: int) -> None:
-    if index == 0:
-        raise ConfigError("objective: a merge needs a phase before it")
-    if base >= index:
-        raise ConfigError(f"before_phase: give 0 to {index - 1}, a phase before the merge")

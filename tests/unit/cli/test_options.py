@@ -24,7 +24,7 @@ from biphasic.adaptation import (
 )
 from biphasic.cli.main import app
 from biphasic.data.building import DEFAULT_VOCAB_SIZE
-from biphasic.objectives.merge import Merge
+from biphasic.export.merge import Merge
 from biphasic.tasks.kinds.registry import KINDS
 
 COMPUTING = {
@@ -223,7 +223,7 @@ def test_help_states_the_default_that_is_used(command, name, default):
     assert re.search(rf"Default: (.* else )?{re.escape(str(default))}\b", text)
 
 
-def test_merging_has_the_same_defaults_in_a_recipe_and_alone():
+def test_merging_has_the_defaults_of_its_settings():
     arguments = inspect.signature(biphasic.merge_models).parameters
     for name in ("weight", "method"):
         assert arguments[name].default == Merge.model_fields[name].default

@@ -16,7 +16,6 @@ from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.clm import Clm
 from biphasic.objectives.contrastive import Contrastive
 from biphasic.objectives.distill import Distill, MarginMse
-from biphasic.objectives.merge import Merge
 from biphasic.objectives.mix import Mix, divide_rows
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.registry import OBJECTIVES
@@ -78,7 +77,7 @@ def test_the_example_supervises(example):
 
 def test_the_table_names_every_objective():
     _, *rows = re.findall(r"^\| `(\w+)` \|", PAGE, flags=re.MULTILINE)
-    kinds = (*OBJECTIVES, Alternate, Mix, Contrastive, Distill, MarginMse, Merge)
+    kinds = (*OBJECTIVES, Alternate, Mix, Contrastive, Distill, MarginMse)
     names = [each.model_fields["objective"].annotation for each in kinds]
     assert rows == [name.__args__[0] for name in names]
 

@@ -40,8 +40,6 @@ def test_arms_that_differ_in_a_setting_of_a_phase_are_no_replicates():
         "plain": [clm(4), mlm(6)],
         "bert": [clm(4), mlm(6, replacement="bert")],
         "frozen": [clm(4), mlm(6, freeze=["model.embed*"])],
-        "at-0.3": [clm(4), mlm(6), {"objective": "merge", "weight": 0.3}],
-        "at-0.7": [clm(4), mlm(6), {"objective": "merge", "weight": 0.7}],
     }
     found = records(*({"name": name, "phases": phases} for name, phases in arms.items()))
     assert "settings" not in found["plain"].phases[1].model_dump()

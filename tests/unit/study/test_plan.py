@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from biphasic.errors import CheckpointError, ConfigError
 from biphasic.files import complete_folder
-from biphasic.study.plan.cost import Cost, segment_cost
 from biphasic.study.plan.finetuning import check_lengths
 from biphasic.study.plan.finished import Finished, plan_notes
-from biphasic.study.run.prepare import check_inputs, training_order
+from biphasic.study.run.prepare import check_inputs
 from biphasic.training.lineage import DataFingerprint
 from tiny_study import GROUND, clm, mlm, plan_of, tiny_study
 
@@ -81,39 +80,6 @@ def test_a_note_names_tasks_that_read_vectors_otherwise_than_arms_train_them(
     [note] = [note for note in plan_notes(made) if "on lookup" in note]
     assert note.startswith("arm 'last' on lookup: ")
     assert "protocol.pooling=last protocol.attention=causal" in note
-
-
-def test_merges_share_the_states_that_they_need(plan):
-    merges = {f"at-{weight}": {"objective": "merge", "weight": weight} for weight in (0.3, 0.7)}
-    made = plan(
-        {
-            **{name: [clm(2), mlm(4), merge] for name, merge in merges.items()},
-            "on": [clm(2), mlm(4), {**merges["at-0.3"], "before_phase": 0}, mlm(3)],
-            "mlm": [clm(2), mlm(4)],
-        }
-    )
-    by_span = {segment.label: segment for segment in made.segments}
-    assert spans(made) == [
-        ("at-0.3 0-2", 0, 2),
-        ("at-0.3 2-6", 2, 6),
-        ("at-0.3 6-7", 6, 7),
-        ("at-0.7 6-7", 6, 7),
-        ("on 6-10", 6, 10),
-    ]
-    base, parent = (by_span[f"at-0.3 {span}"].id for span in ("0-2", "2-6"))
-    assert [(by_span[f"at-{w} 6-7"].base, by_span[f"at-{w} 6-7"].parent) for w in (0.3, 0.7)] == [
-        (base, parent),
-        (base, parent),
-    ]
-    assert by_span["on 6-10"].base is None  # the initial model
-    assert segment_cost(by_span["at-0.3 6-7"]) == Cost(steps=1)
-    # Only the earlier state is missing, or also the one that is merged with it.
-    missing = [by_span["at-0.3 0-2"], by_span["at-0.3 6-7"]]
-    assert training_order(missing) == {base: None, missing[1].id: base}
-    assert training_order(made.segments[:3])[parent] == base
-    known = plan_of(made.study.config, known={made.arms[0].lineage.identities[4]})
-    order = training_order(known.segments[:3])
-    assert [order[each.id] for each in known.segments[:3]] == [None, base, parent]
 
 
 def test_an_untrained_arm_is_a_segment_without_steps(plan):

@@ -62,11 +62,8 @@ SETTINGS = st.fixed_dictionaries(
         "rope_theta": st.just(20000.0),
     },
 )
-MERGES = st.fixed_dictionaries(
-    {"objective": st.just("merge")}, optional={"weight": st.just(0.3), "before_phase": st.just(0)}
-)
 TRAINED = st.builds(lambda a, b: {**a, **b}, objectives(), SETTINGS)
-PHASES = st.lists(st.one_of(TRAINED, TRAINED, TRAINED, MERGES), max_size=3)
+PHASES = st.lists(TRAINED, max_size=3)
 RECIPES = st.fixed_dictionaries(
     {
         "phases": PHASES,

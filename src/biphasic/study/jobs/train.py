@@ -78,11 +78,10 @@ class TrainJob(Job):
         return is_trained(self.store, self.id)
 
     def check_needs(self) -> None:
-        """Check that the state this job continues from exists, and one that it merges with."""
-        merge = self.recipe.merge_at(self.start)
-        for step in filter(None, (self.start, merge and merge.merges_with)):
+        """Check that the state this job continues from exists."""
+        if self.start:
             data = _open(self.data.model_dump_json(), self.data.content())
-            check_state(self.store, Lineage(self.recipe, data.fingerprint).identities[step])
+            check_state(self.store, Lineage(self.recipe, data.fingerprint).identities[self.start])
 
     def train(
         self, report: Report, *, should_stop: ShouldStop = never, ranks: ProcessGroup | None = None

@@ -71,8 +71,6 @@ def training_cost(recipe: Recipe, *, start: int, end: int, vocab_size: int) -> C
         if first >= last:
             continue
         steps, rows = last - first, placed.batches.rows_per_step
-        if placed.merges_with is not None:
-            rows = 0
         tokens = steps * rows * placed.batches.max_seqlen
         flops = None if shape is None else rows * _row_flops(shape, placed, first, last)
         total += Cost(steps, tokens, flops)

@@ -46,7 +46,7 @@ class Finished:
         for segment in reversed(self.plan.segments):  # those that need a state before it
             if segment.id in needed and segment.id not in self.states:
                 missing.append(segment)
-                needed |= {segment.parent, segment.base}
+                needed.add(segment.parent)
         return missing[::-1]
 
     def missing_groups(self) -> list[FinetuneGroup]:

@@ -69,8 +69,6 @@ class Segment:
     # Identity of the state it resumes from; None if it starts from the initial model.
     parent: str | None
     arm: PlannedArm  # The first arm that passes through it.
-    # Identity of the earlier state, if it begins with a merge; None for the initial model.
-    base: str | None = None
 
     @property
     def steps(self) -> int:
@@ -279,15 +277,11 @@ def _check_asked(plan: Plan) -> None:
 
 def _segments(arm: PlannedArm, end: Node) -> Iterator[Segment]:
     """Yield the segments that lead to an arm's end; an untrained arm has one of no steps."""
-    path = end.path()
-    names = {node.step: node.identity for node in path if node.step}
-    for before, node in list(pairwise(path)) or [(end, end)]:
+    for before, node in list(pairwise(end.path())) or [(end, end)]:
         start, parent = before.step, before.identity if before.step else None
         if node.nearest is not None:
             start, parent = node.nearest
-        merge = arm.recipe.merge_at(start)
-        base = names.get(merge.merges_with or 0) if merge else None
-        yield Segment(node.identity, start, node.step, parent, arm, base)
+        yield Segment(node.identity, start, node.step, parent, arm)
 
 
 def _groups(

@@ -64,19 +64,15 @@ class StateTree:
         self._roots: dict[str, Node] = {}
 
     def add(self, lineage: Lineage, steps: Iterable[int] = ()) -> dict[int, Node]:
-        """Add a run; return its nodes at `steps` and at its end, by step.
-
-        The two states of each merge are nodes as well.
-        """
+        """Add a run; return its nodes at `steps` and at its end, by step."""
         expansion = expand(lineage)
         root = self._roots.setdefault(expansion.root, Node(0, None, expansion.root))
         total = sum(count for _, count in expansion.stretches)
-        wanted = {step for step in steps if 0 < step < total} | {total}
-        stops = sorted(wanted | lineage.recipe.merged_steps)
+        stops = sorted({step for step in steps if 0 < step < total} | {total})
         nodes, node = {0: root}, root
         for step, part in zip(stops, _cut(expansion.stretches, stops), strict=True):
             node = nodes[step] = _extend(node, part)
-        return {step: nodes[step] for step in sorted(wanted)}
+        return {step: nodes[step] for step in stops}
 
     def name_states(self, known: Set[str] = frozenset()) -> None:
         """Compute the identity of each node, as `Lineage.identities` does."""

@@ -167,7 +167,7 @@ def check_inputs(plan: Plan) -> None:
     # hashes.
     finished, store = Finished.of(plan), plan.store
     missing = finished.missing_segments()
-    needed = {state for segment in missing for state in (segment.parent, segment.base)}
+    needed = {segment.parent for segment in missing}
     needed |= {group.state for group in finished.missing_groups()}
     planned = {segment.id for segment in plan.segments}
     for identity in sorted(identity for identity in needed | planned if identity):
@@ -206,13 +206,12 @@ def missing_work(finished: Finished, paths: DataPaths) -> list[WorkItem]:
         for job in jobs:
             users[job].append(arm)
     flops = group_flops(plan)
-    needs = training_order(finished.missing_segments())
     trainings = [
         WorkItem(
             id=segment.id,
             label=segment.label,
             kind="train",
-            needs=needs[segment.id],
+            needs=segment.parent,
             cost=float(segment_cost(segment).flops or 0),
             num_slots=plan.study.config.compute.processes,
             arms=tuple(users[segment.id]),
@@ -239,24 +238,6 @@ def missing_work(finished: Finished, paths: DataPaths) -> list[WorkItem]:
         )
         for group in finished.missing_groups()
     ]
-
-
-def training_order(missing: Sequence[Segment]) -> dict[str, str | None]:
-    """Return the state that each missing segment needs.
-
-    It is the one that it continues from. If this exists, and a merge later on needs an earlier
-    state that does not, the segment waits for the earlier state.
-    """
-    needs = {segment.id: segment.parent for segment in missing}
-    places = {identity: place for place, identity in enumerate(needs)}
-    merging = (segment for segment in missing if segment.base in needs)
-    # The latest states first: to wait for these is to wait for those before them.
-    for segment in sorted(merging, key=lambda each: -places[str(each.base)]):
-        first = segment.id
-        while (before := needs[first]) in needs and before and before != segment.base:
-            first = before
-        needs[first] = segment.base
-    return needs
 
 
 def _train_job(study: Study, segment: Segment, paths: DataPaths) -> TrainJob:

@@ -160,8 +160,7 @@ def _continuation(model: object, begun: list[PlacedPhase], step: int) -> tuple[s
     """Return the finished model that training continued from, and the number of steps since."""
     # A model is finished when its schedule has decayed and another one begins; the last one counts.
     for before, placed in zip(reversed(begun[:-1]), reversed(begun[1:]), strict=True):
-        is_start = placed.schedule_start == placed.start and placed.merges_with is None
-        if is_start and before.schedule.decay_steps:
+        if placed.schedule_start == placed.start and before.schedule.decay_steps:
             objectives = family_of([earlier.phase for earlier in begun[: placed.index]])
             return objectives, step - placed.start
     if isinstance(model, PretrainedModel):
