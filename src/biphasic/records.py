@@ -339,6 +339,14 @@ class HeldoutLine(Record):
     minimal_pairs: Annotated[float | None, _UNLESS_NONE] = None  # Accuracy, a share.
 
 
+class ProbeRecord(Record):
+    """What validation chose for a probe."""
+
+    strength: float  # Inverse strength of the penalty.
+    layer: NonNegativeInt | None = None  # None: the last layer, whose number was not asked for.
+    by_layer: list[float] = []  # Best validation score of each layer, if all were tried.
+
+
 class ResultRecord(KindRecord):
     """`result.json`: scores of one fine-tuning on one task; metrics are shares, not percent."""
 
@@ -360,6 +368,7 @@ class ResultRecord(KindRecord):
     # Hash of the examples of the task, and of the one trained on; None in old results.
     examples_sha256: Annotated[str | None, _UNLESS_NONE] = None
     num_truncated: dict[str, NonNegativeInt] = {}  # Number of truncated inputs, by split.
+    probe: ProbeRecord | None = None  # None unless a linear model was fitted.
     seconds: float
     device: str | None = None
     # Hash of the code that fine-tuned and scored (`numerics.py`); None in old results.

@@ -148,10 +148,16 @@ def _plan_tasks(
         ((task.name, kind, resolver.protocol_of(task, needed)) for task, kind, needed in outlines),
         tokenizer,
         positions=limits.positions,
+        layers=limits.num_layers,
     )
     planned = resolver.build(tuple(tasks))
     every = (*planned, *(task.training for task in planned))
-    check_lengths((task.outline for task in every), tokenizer, positions=limits.positions)
+    check_lengths(
+        (task.outline for task in every),
+        tokenizer,
+        positions=limits.positions,
+        layers=limits.num_layers,
+    )
     return planned
 
 

@@ -140,7 +140,8 @@ class Evaluation(Shown):
         if not KINDS[self.task.kind].facts.is_trained:
             return ""
         if self.selected[0].protocol.get("train") == "head":
-            return "linear model on the states of the frozen encoder (train=head)"
+            chosen = ", ".join(map(_chosen_by_probe, self.selected))
+            return f"linear model on the states of the frozen encoder (train=head): {chosen}"
         chosen = Counter(result.learning_rate for result in self.selected)
         tried = sorted({result.learning_rate for result in self.results})
         seeds = count(len(self.selected), "seed")
@@ -205,6 +206,15 @@ class Evaluation(Shown):
             ]
             table.add_row(Text(visible(kind)), *texts)
         return table
+
+
+def _chosen_by_probe(result: ResultRecord) -> str:
+    """Describe what validation chose for a probe."""
+    probe = result.probe
+    if probe is None:  # computed before it was recorded
+        return "unknown strength"
+    layer = "" if probe.layer is None else f", layer {probe.layer}"
+    return f"C = {probe.strength:g}{layer}"
 
 
 def _points(metrics: Mapping[str, float] | None, metric: str) -> float | None:

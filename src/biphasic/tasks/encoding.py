@@ -16,6 +16,7 @@ from biphasic.data.packing import TokenIds, lengths_of, pack_sequences
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import TrainingError
 from biphasic.model.compute.forward import batching_of, hidden_states, padded_states
+from biphasic.model.compute.layers import recorded_states
 from biphasic.model.compute.pooling import Pooling
 from biphasic.training.memory import release_excess
 
@@ -33,11 +34,28 @@ class Encoder:
     watch: Callable[[int, int], None] = lambda *_: None
     causal: bool = False
     pooling: Pooling = "mean"
+    layers: tuple[int, ...] = ()  # those read side by side, 0 for embeddings; () for the last
+
+    @property
+    def width(self) -> int:
+        """The number of values of a state."""
+        return self.model.config.hidden_size * max(1, len(self.layers))
 
     def states(
         self, sequences: Sequence[TokenIds], *, row_multiple: int = _ROW_MULTIPLE
     ) -> tuple[Tensor, NDArray[np.int64]]:
-        """Return states in fp32, [num_tokens, hidden_size], and spans, int64 [num_sequences, 2]."""
+        """Return states in fp32, [num_tokens, width], and spans, int64 [num_sequences, 2]."""
+        if not self.layers:
+            return self._last_states(sequences, row_multiple)
+        with recorded_states(self.model) as recorded:
+            last, spans = self._last_states(sequences, row_multiple)
+        inner = [states.flatten(0, 1).float() for states in recorded[:-1]]
+        every = [*inner, last]  # after the final norm, as transformers' `hidden_states`
+        return torch.cat([every[layer] for layer in self.layers], dim=1), spans
+
+    def _last_states(
+        self, sequences: Sequence[TokenIds], row_multiple: int
+    ) -> tuple[Tensor, NDArray[np.int64]]:
         if batching_of(self.model) == "padded":
             hidden, spans = padded_states(self.model, sequences, pad_id=self.pad_id)
             return hidden.float(), spans
@@ -68,9 +86,9 @@ class Encoder:
             self.watch(min(start, len(order)), len(order))
 
     def pooled(self, sequences: Sequence[TokenIds], *, batch_tokens: int | None = None) -> Tensor:
-        """Return the vector of each sequence, [num_sequences, hidden_size]; usually its mean."""
+        """Return the vector of each sequence, [num_sequences, width]; usually its mean."""
         device = self.model.device
-        vectors = torch.empty(len(sequences), self.model.config.hidden_size, device=device)
+        vectors = torch.empty(len(sequences), self.width, device=device)
         for indices, hidden, spans in self.batches(sequences, batch_tokens=batch_tokens):
             if self.pooling == "mean":
                 found = mean_pool(hidden, spans)

@@ -29,7 +29,7 @@ from biphasic.model.compute.forward import batching_of
 from biphasic.numerics import running_code
 from biphasic.objectives.lr import learning_rate
 from biphasic.plugins import short_name
-from biphasic.records import ResultRecord
+from biphasic.records import ProbeRecord, ResultRecord
 from biphasic.seeds import derive_seed, permutation, stream
 from biphasic.tasks.encoding import Encoder, new_head, token_ids
 from biphasic.tasks.kinds.kind import TRAINED_ON, Column, EncodedTask, SplitScores, wrong_scores
@@ -118,7 +118,7 @@ class Finetuner:
             with _seeded(run.seed):
                 generator = torch.Generator().manual_seed(derive_seed("finetune-head", run.seed))
                 head = new_head(
-                    self._model.config.hidden_size,
+                    self._model.config.hidden_size * run.task.states_read,
                     run.task.num_outputs,
                     is_dense=run.protocol.has_dense_head(
                         is_pooled=KINDS[run.task.info.kind].is_pooled
@@ -177,8 +177,9 @@ class Finetuner:
         ids = run.ids or ("",) * len(run.scored)
         for task, result_id in zip(run.scored, ids, strict=True):
             started = time.perf_counter()
+            probe = None
             if run.protocol.is_probe and run.task.num_train:
-                scores = _probe(encoder, head, run)
+                scores, probe = _probe(encoder, head, run)
             else:
                 scores = _score(encoder, head, task) if is_finite else {}
             scores = _clustered(scores, task.info.clusters)
@@ -201,6 +202,7 @@ class Finetuner:
                     test=scores["test"].metrics if scores else None,
                     by_type={split: of.by_type for split, of in scores.items() if of.by_type},
                     num_truncated=task.num_truncated,
+                    probe=probe,
                     seconds=training_seconds + time.perf_counter() - started,
                     device=str(compute_device()),
                     code=running_code("finetuning"),
@@ -322,7 +324,9 @@ def _take_steps(
     return num_steps, True
 
 
-def _probe(encoder: Encoder, head: nn.Module, run: FinetuneRun) -> dict[str, SplitScores]:
+def _probe(
+    encoder: Encoder, head: nn.Module, run: FinetuneRun
+) -> tuple[dict[str, SplitScores], ProbeRecord | None]:
     """Fit the head on the states of the frozen encoder; empty if a state is not finite."""
     from biphasic.tasks.probe import fit_probe  # noqa: PLC0415 - loads scikit-learn's models
 
@@ -333,9 +337,9 @@ def _probe(encoder: Encoder, head: nn.Module, run: FinetuneRun) -> dict[str, Spl
     encoder.model.eval()
     try:
         with torch.no_grad():
-            return fit_probe(run.task, encoder, head, chosen)
+            return fit_probe(run.task, encoder, head, chosen, run.protocol.layer)
     except TrainingError:
-        return {}
+        return {}, None
 
 
 def _score(encoder: Encoder, head: nn.Module, task: EncodedTask) -> dict[str, SplitScores]:

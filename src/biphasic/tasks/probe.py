@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,28 +12,88 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression, Ridge
 from torch import nn
 
+from biphasic.errors import ConfigError
+from biphasic.records import ProbeRecord
 from biphasic.tasks.encoding import Encoder
 from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
+from biphasic.tasks.protocol import Layer
 
 # Inverse strengths of the penalty, as scikit-learn's C; a ridge has 1 / C. The strongest comes
 # first: it wins ties.
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 _MAX_ITERATIONS = 10_000
+# All layers are read in one pass over the texts, unless their states take more memory (2 GiB).
+_MOST_VALUES = 2**29
 # Output of a class that training examples lack. The largest of the other outputs is at least 0: a
 # softmax model without intercept penalty is centred, and of two classes one has output 0.
 _NEVER = -50.0
 Linear = tuple[NDArray[np.float64], NDArray[np.float64]]  # [num_outputs, width], [num_outputs]
 
 
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """The linear model with the best validation score."""
+
+    score: float
+    strength: float
+    linear: Linear
+    scores: SplitScores
+
+
 def fit_probe(
-    task: EncodedTask, encoder: Encoder, head: nn.Module, chosen: NDArray[np.int64]
-) -> dict[str, SplitScores]:
+    task: EncodedTask, encoder: Encoder, head: nn.Module, chosen: NDArray[np.int64], layer: Layer
+) -> tuple[dict[str, SplitScores], ProbeRecord]:
     """Fit a linear head on the `chosen` training examples; return validation and test scores.
 
-    States are standardised by the training examples. The strength of the penalty with the best
-    validation score is taken.
+    States are standardised by the training examples. The strength of the penalty, and with
+    `layer: best` the layer, with the best validation score are taken; of equals the first.
     """
-    states, targets = task.frozen(encoder, "train", chosen)
+    targets = task.targets("train", chosen)
+    best: tuple[_Fitted, Encoder] | None = None
+    by_layer = []
+    for reader in _readers(encoder, layer, task.states_read * len(targets)):
+        states = task.frozen(reader, "train", chosen)
+        held = task.frozen(reader, "validation")
+        for place in range(states.shape[1]):
+            fitted = _fit_best(task, head, states[:, place], targets, held[:, place])
+            by_layer.append(fitted.score)
+            if best is None or fitted.score > best[0].score:
+                best = fitted, replace(reader, layers=reader.layers[place : place + 1])
+    assert best is not None  # noqa: S101 - there are layers
+    fitted, reader = best
+    _load(head, fitted.linear)
+    test = task.score_outputs("test", _outputs(head, task.frozen(reader, "test")[:, 0]))
+    record = ProbeRecord(
+        strength=fitted.strength,
+        layer=reader.layers[0] if reader.layers else None,
+        by_layer=by_layer if layer == "best" else [],
+    )
+    return {"validation": fitted.scores, "test": test}, record
+
+
+def _readers(encoder: Encoder, layer: Layer, num_states: int) -> Iterator[Encoder]:
+    """Yield encoders that read the layers of a probe, several in one pass."""
+    if layer is None:
+        yield encoder
+        return
+    last = encoder.model.config.num_hidden_layers
+    if layer != "best" and layer > last:
+        raise ConfigError(f"layer: {layer}: the encoder has {last} layers")
+    layers = range(last + 1) if layer == "best" else [layer]
+    width = encoder.model.config.hidden_size
+    at_once = max(1, _MOST_VALUES // (num_states * width))
+    for first in range(0, len(layers), at_once):
+        yield replace(encoder, layers=tuple(layers[first : first + at_once]))
+
+
+def _fit_best(
+    task: EncodedTask,
+    head: nn.Module,
+    states: torch.Tensor,
+    targets: NDArray[Any],
+    held: torch.Tensor,
+) -> _Fitted:
+    """Fit a linear model with each strength, and return the one with the best validation score."""
     known = np.ones(len(targets), bool) if targets.ndim > 1 else targets != -1
     if targets.dtype.kind == "f":
         known[:] = True
@@ -39,22 +101,18 @@ def fit_probe(
     mean, deviation = read.mean(axis=0), read.std(axis=0)
     deviation[deviation == 0] = 1.0
     read = (read - mean) / deviation
-    held = {split: task.frozen(encoder, split)[0] for split in ("validation", "test")}
-    best: tuple[float, Linear, SplitScores] | None = None
+    best: _Fitted | None = None
     for strength in STRENGTHS:
         weight, bias = _fit(read, targets[known], task.num_outputs, strength)
         weight = weight / deviation
         linear = weight, bias - weight @ mean
         _load(head, linear)
-        scores = task.score_outputs("validation", _outputs(head, held["validation"]))
+        scores = task.score_outputs("validation", _outputs(head, held))
         score = scores.metrics[task.info.metric]
-        if best is None or score > best[0]:
-            best = score, linear, scores
+        if best is None or score > best.score:
+            best = _Fitted(score, strength, linear, scores)
     assert best is not None  # noqa: S101 - there are strengths
-    _, linear, validation = best
-    _load(head, linear)
-    test = task.score_outputs("test", _outputs(head, held["test"]))
-    return {"validation": validation, "test": test}
+    return best
 
 
 def _outputs(head: nn.Module, states: torch.Tensor) -> NDArray[Any]:

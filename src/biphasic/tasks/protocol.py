@@ -25,6 +25,7 @@ _ADDED = (
     "train_examples",
     "pooling",
     "train",
+    "layer",
 )
 _OPTIMIZER_NAMES = {
     "beta1": "adam_beta1",
@@ -34,6 +35,7 @@ _OPTIMIZER_NAMES = {
     "max_gradient_norm": "max_gradient_norm",
 }  # names of the optimizer's settings in identities: those of the first fine-tunings
 
+Layer = NonNegativeInt | Literal["best"] | None
 Reading = Literal["clm", "mlm", "mntp"]  # how a language model gives a sentence a probability
 
 PAPER_STEPS = 1000  # of a fine-tuning at most, in arXiv:2507.00994
@@ -47,6 +49,9 @@ class FinetuneProtocol(Config):
     train: Literal["all", "head"] = "all"
     """all: train encoder and head by gradient steps; head: a probe. The encoder is frozen, and a
     linear model on its states (of sc, ml, sr, tc) is fitted, its strength chosen by validation."""
+    layer: Layer = None
+    """Probes: the layer whose states are read, 0 for the embeddings; best: the one with the best
+    validation score. By default the last, after the final norm."""
     max_steps: PositiveInt = PAPER_STEPS
     """Maximum optimizer steps of a run."""
     max_epochs: PositiveInt = 1
@@ -109,6 +114,8 @@ class FinetuneProtocol(Config):
             raise ValueError(f"reading: {self.reading} needs attention: bidirectional")
         if self.is_probe and (self.head == "dense" or self.precision == "paper"):
             raise ValueError("train: head needs head: linear and precision: fp32 or bf16")
+        if self.layer is not None and not self.is_probe:
+            raise ValueError(f"layer: {self.layer} needs train: head")
         return self
 
     @property
@@ -126,7 +133,9 @@ class FinetuneProtocol(Config):
         if not (self.is_probe and kind.is_trained):
             return kind
         is_drawn = self.train_examples is not None
-        return replace(kind, title=f"{kind.title}, linear probe", is_trained=is_drawn)
+        layer = "" if self.layer is None else f" of layer {self.layer}"
+        layer = " of the best layer" if self.layer == "best" else layer
+        return replace(kind, title=f"{kind.title}, linear probe{layer}", is_trained=is_drawn)
 
     @staticmethod
     def paper(max_positions: int) -> dict[str, Any]:

@@ -23,6 +23,7 @@ class TaskInfo:
     overlaps: Mapping[str, int] = field(default_factory=dict)
     majority: tuple[str, float] | None = None  # the most frequent label of test, and its share
     clusters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by split and id
+    has_pairs: bool = False  # whether examples are pairs of texts, joined by the usual template
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class AnsweredText:
     id: str
     text: str
     answer: Any  # the number of its label, those of its labels (possibly none), or a real number
+    pair: tuple[str, ...] = ()  # the two texts of a pair that the usual template joins
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,6 +253,24 @@ def test_a_probe_is_kept_as_the_head_of_its_encoder(one_thread, given, tmp_path)
     assert predicted == [row["predicted"] for row in scores_of(made)]
 
 
+@pytest.mark.parametrize("what", ["layer: ", "task 'pairs': .* both texts of a pair.* template"])
+def test_a_probe_of_another_input_than_final_means_is_not_written(what, given, tmp_path):
+    model, task = given("eurobert", "sc")
+    protocol = {**PROTOCOL, "train": "head"} | ({"layer": 1} if what == "layer: " else {})
+    if "pairs" in what:
+        task = shutil.copytree(task, tmp_path / "pairs")
+        (task / "task.json").write_text('{"kind": "sc"}', encoding="utf-8")
+        for split in ("train", "validation", "test"):
+            rows = read_jsonl(task / f"{split}.jsonl")
+            pairs = [{"text_a": row.pop("text"), "text_b": "that", **row} for row in rows]
+            write_jsonl(task / f"{split}.jsonl", pairs)
+    with pytest.raises(ConfigError, match=what):
+        fine_tune(
+            model, task, tmp_path / "x", root=tmp_path, learning_rates=None, protocol=protocol
+        )
+    assert not (tmp_path / "x").exists()
+
+
 def _outputs(made, texts):
     """Return the outputs of the head, each text by itself."""
     finetuned = load_finetuned(made.folder)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,12 +12,16 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from biphasic.data.packing import pack_sequences
 from biphasic.errors import ConfigError
+from biphasic.model.compute.forward import packed_arguments
 from biphasic.study.plan.finetuning import check_lengths
-from biphasic.tasks.encoding import Encoder
+from biphasic.tasks.encoding import Encoder, encode_texts
 from biphasic.tasks.finetune import FinetuneRun, encode_task, finetune_group
+from biphasic.tasks.folder import load_task
 from biphasic.tasks.probe import STRENGTHS
 from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import SPLITS
 
 PROBED = ("sc", "ml", "sr", "tc")
 
@@ -86,11 +93,92 @@ def test_other_kinds_refuse_before_work(tokenizer, kind):
 
 
 def test_old_identities_have_no_field_for_it():
-    assert "train" not in FinetuneProtocol().determinants(is_pooled=True)
-    assert FinetuneProtocol(train="head").determinants(is_pooled=True)["train"] == "head"
+    assert not {"train", "layer"} & FinetuneProtocol().determinants(is_pooled=True).keys()
+    probe = FinetuneProtocol(train="head").determinants(is_pooled=True)
+    assert probe["train"] == "head"
+    assert "layer" not in probe
 
 
 def test_a_dense_head_and_paper_precision_are_refused():
     for setting in ({"head": "dense"}, {"precision": "paper"}):
         with pytest.raises(ValueError, match="train: head needs head: linear"):
             FinetuneProtocol(train="head", **setting)
+
+
+def test_all_layers_are_those_of_transformers_and_validation_chooses(probe, model):
+    task, record, _, _ = probe("sc", layer="best")
+    encoder = Encoder(model, pad_id=task.pad_id)
+    sequence = task.sequences["test"][0]
+    with torch.no_grad():
+        row = pack_sequences([sequence], row_length=len(sequence), pad_id=task.pad_id)
+        arguments = packed_arguments(model, row, causal=False)
+        hidden = model.base_model(**arguments, output_hidden_states=True).hidden_states
+        [read] = task.frozen(replace(encoder, layers=(0, 1, 2)), "test", np.array([0]))
+    means = torch.stack([states[0].mean(dim=0) for states in hidden])
+    torch.testing.assert_close(read, means, rtol=1e-5, atol=1e-6)
+
+    by_layer = record.probe.by_layer
+    assert record.probe.layer == int(np.argmax(by_layer))
+    assert record.score("validation", "accuracy") == max(by_layer)
+    for layer, score in enumerate(by_layer):
+        _, alone, scores, _ = probe("sc", layer=layer)
+        assert (alone.probe.layer, alone.score("validation", "accuracy")) == (layer, score)
+    _, last, of_last, _ = probe("sc")
+    assert last.probe.layer is None
+    assert of_last["test"].columns["predicted"] == scores["test"].columns["predicted"]
+
+
+def test_layers_that_take_much_memory_are_read_in_several_passes(probe, monkeypatch):
+    _, whole, *_ = probe("tc", layer="best")
+    monkeypatch.setattr("biphasic.tasks.probe._MOST_VALUES", 1)
+    _, parts, *_ = probe("tc", layer="best")
+    assert (parts.probe, parts.test) == (whole.probe, whole.test)
+
+
+def test_the_strength_is_recorded(probe):
+    _, record, *_ = probe("sr")
+    assert record.probe.strength in STRENGTHS
+
+
+def test_a_layer_that_the_encoder_lacks_is_refused_before_work(tokenizer, probe):
+    protocol = FinetuneProtocol(train="head", layer=3, max_seqlen=256)
+    for check in (
+        lambda: check_lengths([("mine", "sc", protocol)], tokenizer, layers=2),
+        lambda: probe("sc", layer=3),
+    ):
+        with pytest.raises(ConfigError, match=r"layer: 3: the encoder has 2 layers"):
+            check()
+    with pytest.raises(ValueError, match="layer: 1 needs train: head"):
+        FinetuneProtocol(layer=1)
+
+
+def test_both_texts_of_a_pair_are_read(model, tokenizer, tiny_protocol, tmp_path):
+    rows = [
+        {"text_a": a, "text_b": b, "value": float(i % 5)}
+        for i, (a, b) in enumerate([("the cat sat", "a dog ran"), ("one", "two three four")] * 8)
+    ]
+    protocol = tiny_protocol.model_copy(update={"train": "head"})
+
+    def probed(name, **settings):
+        folder = tmp_path / name
+        folder.mkdir()
+        for split in SPLITS:
+            text = "".join(json.dumps(row) + "\n" for row in rows)
+            (folder / f"{split}.jsonl").write_text(text, encoding="utf-8")
+        described = {"kind": "sr", **settings}
+        (folder / "task.json").write_text(json.dumps(described), encoding="utf-8")
+        task = encode_task(load_task(folder), tokenizer, protocol=protocol)
+        kept = []
+        [_] = finetune_group(model, [FinetuneRun(task, 0.0, 0, protocol)], keep=kept.append)
+        return task, kept[0].head["weight"]
+
+    task, weight = probed("pairs")
+    encoder = Encoder(model, pad_id=task.pad_id)
+    with torch.no_grad():
+        [[read]] = task.frozen(encoder, "test", np.array([0]))
+        texts = encode_texts(["the cat sat", "a dog ran"], tokenizer, max_seqlen=64)[0]
+        u, v = encoder.pooled(texts)
+    torch.testing.assert_close(read, torch.cat([u, v, (u - v).abs(), u * v]))
+    assert weight.shape == (1, 4 * 32)
+    _, weight = probed("joined", template="{text_a} {text_b}")
+    assert weight.shape == (1, 32)

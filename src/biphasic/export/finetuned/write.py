@@ -14,7 +14,7 @@ from rich.console import Console
 from biphasic.amounts import rate
 from biphasic.data.packing import TokenIds
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import ModelError
+from biphasic.errors import ConfigError, ModelError
 from biphasic.evaluation.best import finetune_grid, score_grid
 from biphasic.evaluation.evaluate import Evaluation
 from biphasic.evaluation.plan import PlannedEvaluation
@@ -34,6 +34,7 @@ from biphasic.files import write_json
 from biphasic.locks import sole_writer
 from biphasic.progress import progress_bar, say_on
 from biphasic.shown import Shown
+from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.keep import KeptModel
 from biphasic.tasks.finetuned import HEAD_FORMAT, HEAD_RECORD, HeadRecord, read_head
 from biphasic.tasks.folder import load_task
@@ -101,6 +102,7 @@ def write_best(
 
     An existing folder from the same model, task and settings is kept.
     """
+    _check_probe(plan.tasks[0])
     inputs = {
         "command": "finetune",
         "model": plan.encoder.identity,
@@ -151,6 +153,19 @@ def _make(
             write_fitted_card(partial, record, name=out.name, difference=difference)
             sign(partial, inputs, difference=difference)
     return FinetunedFolder(out, evaluation, record, difference)
+
+
+def _check_probe(task: PlannedTask) -> None:
+    """Refuse a linear model that does not read the mean of an encoder's final states."""
+    if not task.training.protocol.is_probe:
+        return
+    if task.training.protocol.layer is not None:
+        raise ConfigError("layer: a written model reads the last layer; remove it, or use evaluate")
+    if task.info.has_pairs:
+        raise ConfigError(
+            f"task '{task.info.name}': a probe reads both texts of a pair, which no written model "
+            "does; use evaluate, or join the texts by a template in a task file"
+        )
 
 
 def _in_points(metrics: Mapping[str, float] | None) -> dict[str, float]:

@@ -26,6 +26,7 @@ class ModelLimits:
     longest_input: int
     positions: int | None  # longest input that it has positions for; None without a limit
     num_embeddings: int  # number of tokens that it has embeddings for
+    num_layers: int | None = None
 
 
 def model_limits(folder: Path) -> ModelLimits:
@@ -45,7 +46,8 @@ def model_limits(folder: Path) -> ModelLimits:
             MAX_INPUT_TOKENS,
         ]
         longest_input = min(int(limit) for limit in stated if limit)
-        return ModelLimits(longest_input, positions, num_embeddings)
+        num_layers = getattr(body.config, "num_hidden_layers", None)
+        return ModelLimits(longest_input, positions, num_embeddings, num_layers)
 
 
 def tokenizer_limit(folder: Path) -> int | None:

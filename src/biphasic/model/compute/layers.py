@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -33,6 +34,28 @@ def transformer_layers(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
     if not names:
         raise ModelError(f"{type(model).__name__}: no list of layers found")
     return [(name, modules[name]) for name in names]
+
+
+@contextmanager
+def recorded_states(model: PreTrainedModel) -> Iterator[list[Tensor]]:
+    """Record the embeddings that the first layer reads, then the states after each layer."""
+    states: list[Tensor] = []
+
+    def before(_module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+        if not states:
+            states.append(inputs[0] if inputs else options["hidden_states"])
+
+    def after(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        states.append(output if isinstance(output, Tensor) else output[0])
+
+    layers = [layer for _, layer in transformer_layers(model)]
+    hooks = [layers[0].register_forward_pre_hook(before, with_kwargs=True)]
+    hooks += [layer.register_forward_hook(after) for layer in layers]
+    try:
+        yield states
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def compile_layers(model: PreTrainedModel, *, backend: str = "inductor") -> None:

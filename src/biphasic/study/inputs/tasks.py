@@ -102,6 +102,8 @@ class PlannedTask:
         settings = self.protocol.determinants(is_pooled=kind.is_pooled)
         # `train_examples` once drew the windows of such kinds.
         draws = kind.has_windows and "train_examples" in settings
+        if self.protocol.is_probe and self.info.has_pairs:  # they once read a pair as one text
+            settings["pairs"] = "both texts"
         return {**settings, "draws": "examples"} if draws else settings
 
 

@@ -182,14 +182,19 @@ def check_lengths(
     tokenizer: TextTokenizer,
     *,
     positions: int | None = None,
+    layers: int | None = None,
 ) -> None:
-    """Check that `max_seqlen` is long enough for each task and within the model's positions."""
+    """Check that `max_seqlen` is long enough for each task, and within the model's limits."""
     problems: list[str] = []
     for name, kind, protocol in tasks:
         if positions is not None and protocol.max_seqlen > positions:
             problems.append(
                 f"task '{name}': max_seqlen {protocol.max_seqlen} exceeds the model's {positions} "
                 f"positions; set max_seqlen={positions} or less"
+            )
+        elif isinstance(protocol.layer, int) and layers is not None and protocol.layer > layers:
+            problems.append(
+                f"task '{name}': layer: {protocol.layer}: the encoder has {layers} layers"
             )
         elif kind is not None:
             if protocol.is_probe and KINDS[kind].facts.is_trained and not KINDS[kind].is_probed:

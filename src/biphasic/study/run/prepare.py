@@ -149,7 +149,12 @@ def check_encoder(
     try:
         limits = model_limits(encoder.folder)
         tokenizer = own_tokenizer(encoder.folder, limits)
-        check_lengths((task.outline for task in tasks), tokenizer, positions=limits.positions)
+        check_lengths(
+            (task.outline for task in tasks),
+            tokenizer,
+            positions=limits.positions,
+            layers=limits.num_layers,
+        )
     except (ConfigError, ModelError) as error:
         raise type(error)(f"arm '{arm.name}': {error}") from None
     notes = {

@@ -87,7 +87,7 @@ class Classification(TextKind):
         label = row.value.get("label")
         if type(label) is not int or not 0 <= label < len(labels):
             raise row.error(f"unknown label {label!r}; labels.json has 0 to {len(labels) - 1}")
-        return AnsweredText(row.id(), self.text(row, template), label)
+        return self.answered(row, template, label)
 
     def majority(self, task: ExampleTask) -> tuple[str, float]:
         """Return the most frequent label of the test split and its share."""
@@ -186,7 +186,7 @@ class MultiLabel(TextKind):
                 raise row.error(f"unknown label {number}; labels.json has 0 to {len(labels) - 1}")
             if numbers.count(number) > 1:
                 raise row.error(f"the label {number} ('{labels[number]}') is given twice")
-        return AnsweredText(row.id(), self.text(row, template), tuple(numbers))
+        return self.answered(row, template, tuple(numbers))
 
     def found_labels(self, rows: Sequence[Row], *, source: str) -> Labels:
         """Return the labels, sorted."""

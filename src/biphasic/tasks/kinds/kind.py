@@ -76,6 +76,7 @@ class EncodedTask(ABC):
     num_outputs: int = 0  # width of the linear head; 0 for none
     num_train: int = 0  # length of a training epoch; 0 if the task is not trained on
     trained_sequences: Sequence[TokenIds] = ()  # those used in training
+    states_read: int = 1  # states of the encoder that a probe reads side by side for an example
 
     @property
     def example_of_item(self) -> NDArray[np.int64]:
@@ -88,11 +89,15 @@ class EncodedTask(ABC):
 
     def frozen(
         self, encoder: Encoder, split: str, chosen: NDArray[np.int64] | None = None
-    ) -> tuple[Tensor, NDArray[Any]]:
-        """Return what a linear head reads of a split, or of its `chosen` examples, and targets.
+    ) -> Tensor:
+        """Return what a linear head reads of a split, or of its `chosen` examples.
 
-        Targets are class numbers (-1 without an answer), numbers, or a truth value per label.
+        The shape is [num_targets, num_layers, states_read * hidden_size].
         """
+        raise NotImplementedError
+
+    def targets(self, split: str, chosen: NDArray[np.int64] | None = None) -> NDArray[Any]:
+        """Return class numbers (-1 without an answer), numbers, or a truth value per label."""
         raise NotImplementedError
 
     def score_outputs(self, split: str, outputs: NDArray[Any]) -> SplitScores:

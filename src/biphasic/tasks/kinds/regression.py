@@ -43,8 +43,8 @@ class _EncodedValues(EncodedTexts):
         targets = torch.from_numpy(standardized).to(outputs.device)
         return torch.nn.functional.mse_loss(outputs.squeeze(1), targets)
 
-    def targets(self, split: str) -> Array:
-        return self._standardized(self.expected[split])
+    def targets(self, split: str, chosen: Array | None = None) -> Array:
+        return self._standardized(super().targets(split, chosen))
 
     def _standardized(self, values: Array) -> Array:
         return (values - self.mean) / self.deviation
@@ -92,7 +92,7 @@ class Regression(TextKind):
 
     def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> AnsweredText:
         """Return a text and its number."""
-        return AnsweredText(row.id(), self.text(row, template), row.real("value"))
+        return self.answered(row, template, row.real("value"))
 
     def check_train(self, examples: Sequence[AnsweredText], *, where: str) -> None:
         """Check that the numbers differ."""

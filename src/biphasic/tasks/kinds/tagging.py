@@ -81,18 +81,23 @@ class EncodedTagging(EncodedTask):
 
     def frozen(
         self, encoder: Encoder, split: str, chosen: NDArray[np.int64] | None = None
-    ) -> tuple[Tensor, NDArray[np.int64]]:
+    ) -> Tensor:
         """Return the states of words; those of lost words are meaningless, their targets -1."""
         import torch
 
-        indices = range(len(self.ids[split])) if chosen is None else chosen.tolist()
-        sentences = [self.sentences[split][index] for index in indices]
+        sentences = _chosen(self.sentences[split], chosen)
         states = [np.empty(0, dtype=np.float32)] * len(sentences)
         for index, of_words in _word_logits(encoder, torch.nn.Identity(), sentences):
             states[index] = of_words
-        tags = np.concatenate([self.tags[split][index] for index in indices])
+        layers = max(1, len(encoder.layers))
+        return torch.from_numpy(np.concatenate(states)).unflatten(1, (layers, -1))
+
+    def targets(self, split: str, chosen: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Return the tags of words."""
+        tags = np.concatenate(_chosen(self.tags[split], chosen))
+        sentences = _chosen(self.sentences[split], chosen)
         lost = np.concatenate([sentence.positions for sentence in sentences]) == _LOST
-        return torch.from_numpy(np.concatenate(states)), np.where(lost, _LOST, tags)
+        return np.where(lost, _LOST, tags)
 
     def score_outputs(self, split: str, outputs: NDArray[Any]) -> SplitScores:
         """Score the logits of all words of a split."""
@@ -105,6 +110,10 @@ class EncodedTagging(EncodedTask):
     def _score(self, split: str, predicted: Sequence[NDArray[np.int64]]) -> SplitScores:
         lost = np.array([sentence.num_lost for sentence in self.sentences[split]])
         return _score_tags(self.ids[split], predicted, self.tags[split], lost, self.labels)
+
+
+def _chosen(items: Sequence[Any], indices: NDArray[np.int64] | None) -> Sequence[Any]:
+    return items if indices is None else [items[index] for index in indices.tolist()]
 
 
 def _score_tags(

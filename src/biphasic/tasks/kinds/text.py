@@ -22,6 +22,7 @@ from biphasic.tasks.rows.templates import PAIR_TEMPLATE, fill, template_fields
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from biphasic.data.packing import TokenIds
     from biphasic.data.tokens.tokenizer import TextTokenizer
     from biphasic.tasks.encoding import Encoder
     from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
@@ -49,6 +50,12 @@ class TextKind(ExampleKind):
         if template is not None:
             return fill(template, row)
         return fill(PAIR_TEMPLATE, row) if "text_a" in row.value else row.text("text")
+
+    def answered(self, row: Row, template: str | None, answer: Any) -> AnsweredText:
+        """Return the example in a row, with both texts if it is a pair without a template."""
+        is_pair = template is None and "text_a" in row.value
+        pair = tuple(map(row.text, _PAIR)) if is_pair else ()
+        return AnsweredText(row.id(), self.text(row, template), answer, pair)
 
     def choose_columns(self, there: Collection[str], path: Path, file: TaskFile) -> dict[str, str]:
         """Return the columns of the texts and of the answer."""
@@ -78,7 +85,14 @@ class TextKind(ExampleKind):
             fields = _PAIR if "text_a" in first.value else ("text",)
         columns = description.origin.get("settings", {}).get("columns", {})
         named = _named(columns["text"]) if "text" in columns else {}
-        return replace(task, fields=fields, template=description.template, columns=named)
+        has_pairs = description.template is None and fields == _PAIR
+        return replace(
+            task,
+            info=replace(task.info, has_pairs=has_pairs),
+            fields=fields,
+            template=description.template,
+            columns=named,
+        )
 
     def head_fields(
         self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
@@ -109,12 +123,21 @@ class EncodedTexts(EncodedTask):
         self.info, self.pad_id, self.labels = task.info, tokenizer.pad_id, task.labels
         self.num_outputs = max(len(task.labels), 1)
         self.num_truncated, self.sequences, self.ids, self.expected = {}, {}, {}, {}
+        self.sides: dict[str, list[list[TokenIds]]] = {}  # of probes: both texts of pairs
         for split, examples in task.splits.items():
             self.sequences[split], self.num_truncated[split] = encode_texts(
                 [example.text for example in examples], tokenizer, max_seqlen=protocol.max_seqlen
             )
             self.ids[split] = tuple(example.id for example in examples)
             self.expected[split] = np.array(list(map(self.expect, examples)))
+            if protocol.is_probe and task.info.has_pairs:
+                sides = zip(*(example.pair for example in examples), strict=True)
+                encoded = [
+                    encode_texts(side, tokenizer, max_seqlen=protocol.max_seqlen) for side in sides
+                ]
+                self.sides[split] = [sequences for sequences, _ in encoded]
+                self.num_truncated[split] = sum(num_cut for _, num_cut in encoded)
+                self.states_read = 4
         self.trained_sequences = self.sequences.get("train", [])
         self.num_train = len(self.trained_sequences)
 
@@ -149,17 +172,29 @@ class EncodedTexts(EncodedTask):
         """Score outputs on all texts of a split."""
         return self.score(self.ids[split], outputs, self.expected[split])
 
-    def frozen(
-        self, encoder: Encoder, split: str, chosen: Array | None = None
-    ) -> tuple[Tensor, Array]:
-        """Return the mean states of texts."""
-        indices = np.arange(len(self.ids[split])) if chosen is None else chosen
-        vectors = encoder.pooled([self.sequences[split][index] for index in indices])
-        return vectors, self.targets(split)[indices]
+    def frozen(self, encoder: Encoder, split: str, chosen: Array | None = None) -> Tensor:
+        """Return the mean states of texts; of a pair u, v, |u - v| and u * v.
 
-    def targets(self, split: str) -> Array:
+        Reference: Conneau et al. 2017, section 3.1, arXiv:1705.02364.
+        """
+        import torch
+
+        indices = np.arange(len(self.ids[split])) if chosen is None else chosen
+        means = [
+            encoder.pooled([sequences[index] for index in indices]).unflatten(
+                1, (max(1, len(encoder.layers)), -1)
+            )
+            for sequences in self.sides.get(split, [self.sequences[split]])
+        ]
+        if len(means) == 1:
+            return means[0]
+        u, v = means
+        return torch.cat([u, v, (u - v).abs(), u * v], dim=2)
+
+    def targets(self, split: str, chosen: Array | None = None) -> Array:
         """Return the answers as the head's outputs have them."""
-        return self.expected[split]
+        answers = self.expected[split]
+        return answers if chosen is None else answers[chosen]
 
 
 def pooled_outputs(
