@@ -131,15 +131,12 @@ def raw_config(
     return raw
 
 
-def load_settings(path: Path | str, *, text: str | None = None) -> dict[str, Any]:
+def load_settings(path: Path | str) -> dict[str, Any]:
     """Load one YAML file as a mapping."""
     with reading(path, ConfigError):
         try:
-            if text is None:
-                with Path(path).open("rb") as stream:
-                    content = stream.read(MOST_BYTES + 1)
-            else:
-                content = text.encode()
+            with Path(path).open("rb") as stream:
+                content = stream.read(MOST_BYTES + 1)
             if len(content) > MOST_BYTES:
                 raise ConfigError(
                     f"{path}: larger than {MOST_BYTES >> 10} KiB, the maximum for a file of "

@@ -1,4 +1,4 @@
-"""Peak rates tuned in miniature: from a study file to the same file with the rates in it."""
+"""Peak rates tuned in miniature: from a study file to the rates that it includes."""
 
 import csv
 import io
@@ -63,7 +63,9 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
     folder = tmp_path_factory.mktemp("tuned")
     file, root = folder / "mini.yaml", folder / "runs"
     file.write_text(TEXT)
-    return Tuned(file, root, tune(file, root, 1e-3, 4e-3, HOPELESS))
+    made = Tuned(file, root, tune(file, root, 1e-3, 4e-3, HOPELESS))
+    file.write_text(f"include: mini.rates.yaml\n{TEXT}")
+    return made
 
 
 @pytest.fixture
@@ -71,6 +73,7 @@ def copied(tuned: Tuned, tmp_path: Path) -> Tuned:
     """A copy to change."""
     file, root = tmp_path / "mini.yaml", tmp_path / "runs"
     shutil.copy(tuned.file, file)
+    shutil.copy(tuned.outcome.file, tmp_path)
     shutil.copytree(tuned.root, root)
     return Tuned(file, root, tuned.outcome)
 
@@ -102,11 +105,10 @@ def test_the_rate_with_the_lowest_recorded_loss_is_written(tuned):
     assert [arm.recipe.learning_rate.peak for arm in plan.arms] == list(peaks.values())
 
 
-def test_the_rest_of_the_file_is_unchanged(tuned):
-    written = tuned.file.read_text().splitlines()
-    assert [line for line in written if line in TEXT.splitlines()] == TEXT.splitlines()
-    assert len(written) == len(TEXT.splitlines()) + 4
-    assert "runs/mini-tune/curve.csv" in tuned.file.read_text()
+def test_the_rates_are_in_a_file_of_their_own(tuned):
+    assert tuned.outcome.file == tuned.file.with_name("mini.rates.yaml")
+    assert "runs/mini-tune/curve.csv" in tuned.outcome.file.read_text()
+    assert tuned.outcome.advice.endswith(f"add to {tuned.file}: include: mini.rates.yaml")
 
 
 def test_the_curve_has_every_trial_and_names_the_diverged_ones(tuned):
@@ -132,7 +134,7 @@ def test_the_curve_has_every_trial_and_names_the_diverged_ones(tuned):
 def test_a_second_call_runs_nothing_and_changes_nothing(copied):
     again = tune(copied.file, copied.root, 1e-3, 4e-3, HOPELESS)
     assert again.num_executed == 0
-    assert again.difference == ()
+    assert again.advice == ""
     assert again.record == copied.outcome.record
 
 
@@ -157,7 +159,6 @@ def test_a_changed_list_runs_new_trials_and_extends_beyond_its_edge(copied):
 
 
 def test_each_arm_gets_the_rate_with_the_lowest_loss_of_its_last_objective(copied):
-    copied.file.write_text(TEXT)
     outcome = tune(copied.file, copied.root, 1e-3, 4e-3, by="arm", extend=False)
     study = json.loads((copied.root / "mini-tune/study.json").read_text())
     losses: dict[str, dict[float, float]] = {"mlm": {}, "clm-mlm": {}}
@@ -171,7 +172,7 @@ def test_each_arm_gets_the_rate_with_the_lowest_loss_of_its_last_objective(copie
     peaks = {arm.name: config.recipe_of(arm).learning_rate.peak for arm in config.arms}
     best = {name: min(found, key=found.__getitem__) for name, found in losses.items()}
     assert peaks == {"untrained": 2e-3, **best}
-    assert "  - {arms: [clm-mlm], peak: " in copied.file.read_text()
+    assert [rate.arms for rate in config.tuned_rates] == [("mlm",), ("clm-mlm",)]
 
 
 def test_a_dry_run_prints_the_plan_and_trains_nothing(copied, cli):
@@ -188,7 +189,7 @@ def test_a_dry_run_prints_the_plan_and_trains_nothing(copied, cli):
     assert copied.file.read_text() == text
 
 
-def test_the_command_prints_losses_and_the_difference(copied, cli):
+def test_the_command_prints_losses_and_what_to_include(copied, cli):
     copied.file.write_text(TEXT)
     code, out, _ = cli(
         "study", "tune", copied.file, "--root", copied.root, "--share", "0.5", "--no-extend",
@@ -197,6 +198,6 @@ def test_the_command_prints_losses_and_the_difference(copied, cli):
     assert code == 0
     assert out.count("<- chosen") == 2
     assert "the chosen rate is the highest one tried" in out
-    assert "+tuned_rates:" in out
+    assert f"add to {copied.file}: include: tuned.yaml" in out
     assert copied.file.read_text() == TEXT
     assert "tuned_rates:" in copied.file.with_name("tuned.yaml").read_text()

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from biphasic.records import Record
 
 FORMAT = "biphasic.tune/1"
-TuneBy = Literal["objective", "arm", "last"]  # what gets a rate of its own
+TuneBy = Literal["objective", "arm"]  # what gets a rate of its own
 FLAT_NATS = 0.01  # rates whose loss is this close to the lowest count as equally good
 
 
@@ -46,8 +46,7 @@ class TuneRecord(Record):
     format: Literal["biphasic.tune/1"]
     study: str  # name of the study
     # What got a rate of its own. Trials of objectives train an arm's first; trials of arms
-    # train all phases, and the last objective decides; those of `last`, the last schedule of arms,
-    # shorten it alone.
+    # train all phases, and the last objective decides.
     by: TuneBy = "objective"
     share: PositiveFloat  # share of the longest budget used by a trial
     budget: PositiveInt  # optimizer steps of the longest schedule

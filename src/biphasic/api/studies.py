@@ -307,20 +307,19 @@ def tune(
 ) -> Tuned:
     """Choose peak learning rates by short trials.
 
-    Writes one rate for each objective or each arm into the study file.
+    Writes one rate for each objective or each arm into FILE's .rates.yaml, to be included.
 
     Args:
         file: Study file (YAML).
         by: What gets a rate of its own: each `objective` that arms start with (for each model and
-            optimizer), each `arm` (trials have all phases, and the last objective decides), or the
-            `last` schedule of each arm, such as that of training on pairs.
+            optimizer), or each `arm` (trials have all phases, and the last objective decides).
         rates: Peak rates to try. Default: 1/4, 1/2, 1, 2 and 4 times the file's rate.
         share: Trial length as a share of the longest schedule.
         extend: If the best rate is at an edge of the list, try up to three beyond it.
         root: Folder of studies and their shared store.
         workers: Parallel jobs. Default: one per core, or one on a GPU.
         threads: Threads per job; may change the last bits of results.
-        out: Write the tuned study here instead of changing the file.
+        out: File for the rates. Default: that of the study, with the ending .rates.yaml.
         dry_run: Show what would be trained, without training.
         quiet: Show results and errors only.
 
@@ -340,12 +339,10 @@ def tune(
     from biphasic.study.tune.text import plan_lines
     from biphasic.study.tune.trials import plan_tuning
 
-    target = expanded(out or file)
     if dry_run:
         tuning = plan_tuning(load_study(file), share, by=by)
-        return Tuned(
-            tuple(plan_lines(tuning, first_rates(tuning, rates), expanded(root))), None, target
-        )
+        lines = plan_lines(tuning, first_rates(tuning, rates), expanded(root))
+        return Tuned(tuple(lines), None)
     outcome = tune_study(
         file,
         root=root,
@@ -358,4 +355,4 @@ def tune(
         num_threads=threads,
         console=progress_console(quiet=quiet),
     )
-    return Tuned((), outcome, target)
+    return Tuned((), outcome)

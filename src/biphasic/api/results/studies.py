@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biphasic.shown import Shown, inline
@@ -123,13 +122,11 @@ class Tuned(Shown):
 
     Attributes:
         planned: What would be trained, with `dry_run`; else empty.
-        outcome: The trials, their folder, and the changes of the study file; None with `dry_run`.
-        file: The study file with the rates.
+        outcome: The trials, their folder, and the file with the rates; None with `dry_run`.
     """
 
     planned: tuple[str, ...]
     outcome: TuneOutcome | None
-    file: Path
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return a row for each trial."""
@@ -146,14 +143,16 @@ class Tuned(Shown):
         ]
 
     def lines(self) -> Iterator[str]:
-        """Return the trials, and the changes of the study file."""
+        """Return the trials, and the file with the rates."""
         from biphasic.study.tune.text import result_lines
 
         yield from self.planned
         if self.outcome is not None:
             yield from result_lines(self.outcome.record)
             yield f"curves: {self.outcome.folder / 'curve.png'}"
-            yield from self.outcome.difference or [f"{self.file}: already has these rates"]
+            yield f"rates:  {self.outcome.file}"
+            if self.outcome.advice:
+                yield self.outcome.advice
 
     def drawing(self) -> str:
         """Return the losses by rate."""

@@ -67,10 +67,10 @@ class Finished:
 
 def plan_notes(plan: Plan) -> tuple[str, ...]:
     """Return sentences about settings, tasks, and arms of another version."""
-    unused = plan.study.config.unused_rates()
+    rates = plan.study.config.rate_notes()
     few = [note] if (note := few_steps(plan.tasks)) else []
     tasks = (*few, *_same_tasks(plan), *_seen_in_training(plan))
-    return (*unused, *tasks, *_other_readings(plan), *outdated_arms(plan))
+    return (*rates, *tasks, *_other_readings(plan), *outdated_arms(plan))
 
 
 def _seen_in_training(plan: Plan) -> Iterator[str]:

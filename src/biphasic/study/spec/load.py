@@ -19,13 +19,11 @@ from biphasic.study.spec.study import StudyConfig
 INCLUDE = "include"
 
 
-def load_study(
-    path: Path | str, overrides: Iterable[str] = (), *, text: str | None = None
-) -> StudyConfig:
+def load_study(path: Path | str, overrides: Iterable[str] = ()) -> StudyConfig:
     """Load a study file; relative paths are resolved against its folder."""
     path = Path(path)
     with reading(path, ConfigError):  # a chain of files can be too long for Python's stack
-        raw = _read(path, chain=(), known={}, text=text)
+        raw = _read(path, chain=(), known={})
     refuse_other_kind(StudyConfig, raw, path)
     for override in overrides:
         apply_override(raw, override)
@@ -38,7 +36,6 @@ def _read(
     *,
     chain: tuple[Path, ...],
     known: dict[Path, dict[str, Any]],
-    text: str | None = None,
 ) -> dict[str, Any]:
     """Return a file's settings merged into those it includes; each file is read once."""
     place = path.resolve()
@@ -47,7 +44,7 @@ def _read(
         raise ConfigError(f"{path}: includes itself: {cycle}")
     if place in known:
         return known[place]
-    settings = load_settings(path, text=text)
+    settings = load_settings(path)
     included_names = settings.pop(INCLUDE, [])
     names = [included_names] if isinstance(included_names, str) else included_names
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

@@ -57,6 +57,10 @@ PAPER = "paper"
 SEEDS_OF_RUN = 1000  # Fine-tuning seeds that a pretraining run may have.
 RESERVED = (STORE, "logs")  # Names of folders in a root that are not studies.
 _USUAL_INPUT = 512  # Longest input of finished encoders, in tokens, unless the protocol says.
+_OF_TUNING = {
+    "recipe": {"max_seqlen", "rows_per_step", "rows", "precision"},
+    "corpus": {"libraries", "vocab_size", "max_tokens", "max_documents"},
+}
 _OF_NO_ARM = {"learning_rate": {"peak": 1e-3}}  # The recipe of a study that pretrains nothing.
 
 
@@ -201,7 +205,11 @@ class StudyConfig(Config):
     """Ways to pretrain."""
     tuned_rates: tuple[TunedRate, ...] = ()
     """Peak rates of arms, by name or by model, first objective and optimizer, which replace the
-    recipe's; `biphasic study tune` writes them."""
+    recipe's; `biphasic study tune` writes them into a file to include."""
+    tuned_with: Annotated[dict[str, Any], Field(exclude_if=lambda settings: not settings)] = Field(
+        default_factory=dict
+    )
+    """Batch and corpus with which the rates were tuned; the plan says if others are set now."""
     evaluation_points: tuple[EvaluationPoints, ...] = ()
     """Intermediate steps at which arms are evaluated, in addition to their end."""
     tasks: Annotated[
@@ -282,8 +290,28 @@ class StudyConfig(Config):
                         "but another arm has this name; rename that arm"
                     )
 
-    def unused_rates(self) -> list[str]:
-        """Return a note for each tuned rate that no arm uses, or not all arms that it names."""
+    def of_tuning(self) -> dict[str, Any]:
+        """Return the settings, without paths, on which the best rates depend."""
+        corpus = self.corpus.model_dump(
+            mode="json", include=_OF_TUNING["corpus"], exclude_defaults=True
+        )
+        texts = [Path(source.source).name for source in self.corpus.sources]
+        texts = [self.corpus.folder.name] if self.corpus.folder else texts
+        batch = self.recipe.model_dump(mode="json", include=_OF_TUNING["recipe"])
+        return {**batch, "texts": texts, **corpus}
+
+    def rate_notes(self) -> list[str]:
+        """Return notes on tuned rates: for other settings, or not used by arms that they name."""
+        now = self.of_tuning()
+        changed = [
+            f"{name} {self.tuned_with.get(name)}, now {now.get(name)}"
+            for name in sorted({*self.tuned_with, *now})
+            if self.tuned_with and self.tuned_with.get(name) != now.get(name)
+        ]
+        other = f"tuned_rates: tuned with {', '.join(changed)}; run 'biphasic study tune' again"
+        return [*([other] if changed else []), *self._unused_rates()]
+
+    def _unused_rates(self) -> list[str]:
         rates = self.tuned_rates
         used = {arm.name: (self.tuned_rate_of(arm), last_rate(arm, rates)) for arm in self.arms}
         notes: list[str] = []

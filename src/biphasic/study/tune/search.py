@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,11 +35,12 @@ from biphasic.study.plan.preview import preview_study
 from biphasic.study.run.run import execute_study
 from biphasic.study.spec.load import load_study
 from biphasic.study.study import Study
-from biphasic.study.tune.file import write_tuned
+from biphasic.study.tune.file import rates_file, write_rates
 from biphasic.study.tune.trials import (
     RateGroup,
     Tuning,
     plan_tuning,
+    rate_digits,
     trial_name,
     trial_schedule,
     trial_study,
@@ -52,6 +52,7 @@ LADDER = (0.25, 0.5, 1.0, 2.0, 4.0)  # Default rates to try, as factors of the s
 MAX_EXTENSIONS = 3
 _DIGITS = 12  # of rates beyond the list, which are products
 _LOST = "lost.json"
+_MOST_RATE = 1e6
 
 Rates = Mapping[str, Sequence[float]]
 Edge = Literal["", "lowest", "highest"]
@@ -64,7 +65,8 @@ class TuneOutcome:
     record: TuneRecord  # The trials, their losses and the chosen rates.
     folder: Path  # The folder of the trials, with the loss curves.
     num_executed: int
-    difference: tuple[str, ...]  # Changes of the study file, as the lines of a diff.
+    file: Path  # The file with the chosen rates.
+    advice: str  # What to do so that the study uses them; empty if it does.
 
 
 def tune_study(
@@ -80,7 +82,7 @@ def tune_study(
     num_threads: int,
     console: Console,
 ) -> TuneOutcome:
-    """Choose the peak rates of a study's arms and write them into its file, like `tune`."""
+    """Choose the peak rates of a study's arms and write them, like `tune`."""
     # Replicates of an arm share a rate, which is tuned with the seeds of the first.
     file = Path(file)
     tuning = plan_tuning(load_study(file), share, by=by)
@@ -93,19 +95,19 @@ def tune_study(
         write_bytes(trials.folder / f"curve.{ending}", content)
     if lost := [curve.name for curve in record.curves if curve.choice is None]:
         raise StudyError(
-            f"every trial of {', '.join(lost)} diverged, so no rate was chosen and the study file "
-            f"is unchanged; give lower --rates (losses: {trials.folder / 'curve.csv'})"
+            f"every trial of {', '.join(lost)} diverged, so no rate was chosen or "
+            f"written; give lower --rates (losses: {trials.folder / 'curve.csv'})"
         )
     chosen = tuple(
         group.tuned(curve.choice, trials=len(curve.trials))
         for group, curve in zip(tuning.groups, record.curves, strict=True)
         if curve.choice is not None
     )
+    target = rates_file(file) if out is None else expanded(out)
     rates_now = (*tuning.kept_rates, *chosen)
-    difference = write_tuned(
-        file, expanded(out or file), tuning.config, rates_now, curve=trials.folder / "curve.csv"
-    )
-    return TuneOutcome(record, trials.folder, trials.num_executed, tuple(difference))
+    curve = trials.folder / "curve.csv"
+    advice = write_rates(target, file, tuning.config, rates_now, curve=curve)
+    return TuneOutcome(record, trials.folder, trials.num_executed, target, advice)
 
 
 def first_rates(tuning: Tuning, rates: Sequence[float] | None) -> dict[str, tuple[float, ...]]:
@@ -267,10 +269,11 @@ def parse_rates(text: str) -> tuple[float, ...]:
 
 def _checked(rates: Sequence[float], given: object) -> tuple[float, ...]:
     """Return rates in ascending order."""
-    if not rates or not all(0 < rate < math.inf for rate in rates):
-        raise ConfigError(f"--rates: expected positive numbers such as 5e-4,1e-3 (got '{given}')")
-    if len(set(rates)) < len(rates):
-        raise ConfigError(f"--rates: lists a rate twice ({given})")
+    if not rates or not all(0 < rate < _MOST_RATE for rate in rates):
+        expected = f"expected positive numbers below {_MOST_RATE:g} such as 5e-4,1e-3"
+        raise ConfigError(f"--rates: {expected} (got '{given}')")
+    if len({rate_digits(rate) for rate in rates}) < len(rates):
+        raise ConfigError(f"--rates: lists a rate twice, to six digits ({given})")
     return tuple(sorted(rates))
 
 

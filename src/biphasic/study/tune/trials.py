@@ -26,10 +26,8 @@ from biphasic.study.spec.tuned_rates import (
     ObjectiveRate,
     TunedRate,
     is_of_last,
-    start_of_last,
     why_not_tuned,
     with_first_peak,
-    with_last_schedule,
 )
 from biphasic.training.recipe import Recipe, Seeds
 from biphasic.training.records.heldout import HELDOUT_MLM_PROBABILITY
@@ -40,7 +38,6 @@ _LONGEST_GROUP = 64
 # Setting that trials leave out where they have a rate of their own, which has other faults.
 _SKIP = "skip_steps"
 _NO_MEASURE = "its {} objective has no held-out loss"
-_NO_LAST = "no phase has its own learning_rate; --by arm tunes it"
 _NO_PAIRS = "it trains on all pairs; set `heldout_fraction` in the phase, such as 0.05"
 
 
@@ -59,7 +56,7 @@ class RateGroup:
     @property
     def schedule(self) -> LearningRateConfig:
         """The schedule whose peak is tuned, as the study has it."""
-        return self.recipe.placed_phases[-1 if self.by == "last" else 0].schedule
+        return self.recipe.placed_phases[0].schedule
 
     @property
     def measure(self) -> str:
@@ -84,12 +81,7 @@ class RateGroup:
         """Return the entry of the study file for a rate."""
         if self.by == "objective":
             return ObjectiveRate.of(self.recipe, peak=peak, trials=trials)
-        return ArmRate(
-            arms=tuple(arm.name for arm in self.arms),
-            schedule="last" if self.by == "last" else "first",
-            peak=peak,
-            trials=trials,
-        )
+        return ArmRate(arms=tuple(arm.name for arm in self.arms), peak=peak, trials=trials)
 
 
 @dataclass(frozen=True)
@@ -120,13 +112,13 @@ class Tuning:
             arm.name
             for group in self.groups
             for arm in group.arms
-            if self.by != "last" and any(phase.learning_rate for phase in arm.phases[1:])
+            if any(phase.learning_rate for phase in arm.phases[1:])
         )
 
     @property
     def kept_rates(self) -> tuple[TunedRate, ...]:
-        """Tuned rates of the study that this tuning leaves as they are."""
-        return tuple(r for r in self.config.tuned_rates if is_of_last(r) != (self.by == "last"))
+        """Tuned rates of the study that this tuning leaves as they are: of last schedules."""
+        return tuple(rate for rate in self.config.tuned_rates if is_of_last(rate))
 
 
 def plan_tuning(config: StudyConfig, share: float, *, by: TuneBy = "objective") -> Tuning:
@@ -140,10 +132,8 @@ def plan_tuning(config: StudyConfig, share: float, *, by: TuneBy = "objective") 
         )
     untuned: dict[str, str] = {}
     grouped: dict[str, tuple[Recipe, list[ArmConfig]]] = {}
-    # Of schedules before the one to tune.
-    earlier = tuple(rate for rate in config.tuned_rates if by == "last" and not is_of_last(rate))
-    # Without the rates to tune: those of an earlier tuning must not affect grouping or trials.
-    before = config.model_copy(update={"tuned_rates": earlier})
+    # Rates of an earlier tuning must not affect grouping or trials.
+    before = config.model_copy(update={"tuned_rates": ()})
     for arm in config.arms:
         if reason := _why_not_tuned(arm, by):
             untuned[arm.name] = reason
@@ -165,8 +155,6 @@ def plan_tuning(config: StudyConfig, share: float, *, by: TuneBy = "objective") 
 
 def _why_not_tuned(arm: ArmConfig, by: TuneBy) -> str | None:
     reason = why_not_tuned(arm)
-    if by == "last" and arm.phases:
-        reason = _NO_LAST if start_of_last(arm.phases) is None else None
     if reason is not None:
         return reason
     deciding = _deciding(arm.phases, by)
@@ -184,7 +172,7 @@ def _tuned_steps(recipe: Recipe, by: TuneBy) -> int:
     """Return the steps of a recipe that trials shorten."""
     if by == "objective":
         return recipe.placed_phases[0].schedule_end
-    return recipe.total_steps - (recipe.placed_phases[-1].schedule_start if by == "last" else 0)
+    return recipe.total_steps
 
 
 def _deciding(phases: Sequence[Phase], by: TuneBy) -> Phase:
@@ -234,14 +222,13 @@ def trial_schedule(tuning: Tuning, schedule: LearningRateConfig) -> LearningRate
 
 
 def _trial_phases(tuning: Tuning, group: RateGroup) -> tuple[Phase, ...]:
-    """Return a trial's phases: the first objective alone, or phases of which the last are short."""
+    """Return a trial's phases: the first objective alone, or all phases in proportion."""
     phases = group.recipe.phases
     if group.by == "objective":
         return (bare_phase(phases[0], tuning.steps),)
-    first = (start_of_last(phases) or 0) if group.by == "last" else 0
-    shortened = list(phases[:first])
+    shortened: list[Phase] = []
     start = end = 0
-    for phase in phases[first:]:
+    for phase in phases:
         end += phase.steps
         steps = max(round(tuning.steps / tuning.budget * end) - start, 1)
         own = phase.learning_rate
@@ -265,8 +252,7 @@ def trial_study(tuning: Tuning, rates: Mapping[str, Sequence[float]]) -> StudyCo
         "recipe": config.recipe.model_copy(update={_SKIP: ()}),
         "arms": arms,
         "checkpoint_every": config.checkpoint_every,
-        # Trials of the last schedule make states of the study, with the curves that it draws.
-        "heldout_every": config.heldout_every if tuning.by == "last" else 0,
+        "heldout_every": 0,
         "compute": config.compute,
     }
     try:
@@ -279,26 +265,23 @@ def trial_study(tuning: Tuning, rates: Mapping[str, Sequence[float]]) -> StudyCo
 
 def trial_name(group: RateGroup, rate: float) -> str:
     """Return the name of the trial of a group at a rate."""
-    return f"{group.name}-lr{rate:.6g}"
+    return f"{group.name}-lr{rate_digits(rate)}"
+
+
+def rate_digits(rate: float) -> str:
+    """Return a rate as the names of trials have it."""
+    return f"{rate:.6g}"
 
 
 def _trial_arm(tuning: Tuning, group: RateGroup, rate: float) -> ArmConfig:
     recipe = group.recipe.model_copy(update={"phases": _trial_phases(tuning, group)})
-    if group.by == "last":
-        recipe = with_last_schedule(recipe, peak=rate)
-    else:
-        schedule = trial_schedule(tuning, recipe.learning_rate)
-        recipe = with_first_peak(recipe.model_copy(update={"learning_rate": schedule}), rate)
+    schedule = trial_schedule(tuning, recipe.learning_rate)
+    recipe = with_first_peak(recipe.model_copy(update={"learning_rate": schedule}), rate)
     own = {name: value for name, value in group.arms[0].recipe.items() if name != _SKIP}
-    start = recipe.placed_phases[-1].schedule_start if group.by == "last" else 0
-    changes = {
-        "learning_rate": recipe.learning_rate.model_dump(),
-        _SKIP: [step for step in recipe.skip_steps if step < start],
-    }
     return ArmConfig(
         name=trial_name(group, rate),
         label=f"{group.name}, peak {rate_text(rate)}",
         group=group.name,
-        recipe=merge_settings(own, {name: value for name, value in changes.items() if value}),
+        recipe=merge_settings(own, {"learning_rate": recipe.learning_rate.model_dump()}),
         phases=recipe.phases,
     )
