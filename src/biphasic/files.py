@@ -22,6 +22,7 @@ from biphasic.errors import (
     is_system_fault,
     reading,
     refuse_newer,
+    repeated,
 )
 
 MANIFEST = "manifest.json"
@@ -97,13 +98,22 @@ def read_json(path: Path, *, remedy: str = REPAIR) -> Any:
 
 
 def json_value(text: str) -> Any:
-    """Parse JSON text."""
-    value = json.loads(text)
+    """Parse JSON text; a repeated key is refused, as its last value would replace the others."""
+    value = json.loads(text, object_pairs_hook=_distinct)
     if "\\ud" in text or "\\uD" in text:
-        try:
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
-        except UnicodeEncodeError:
-            raise ValueError("an unpaired surrogate, \\ud800 to \\udfff") from None
+        for key, item in value.items() if isinstance(value, dict) else [("", value)]:
+            try:
+                json.dumps([key, item], ensure_ascii=False).encode("utf-8")
+            except UnicodeEncodeError:
+                place = f" in {key!a}" if key else ""
+                raise ValueError(f"an unpaired surrogate{place}, \\ud800 to \\udfff") from None
+    return value
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError(f"the key '{repeated(key for key, _ in pairs)[0]}' is repeated")
     return value
 
 

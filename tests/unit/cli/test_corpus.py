@@ -230,12 +230,6 @@ def test_shares_and_columns_need_sources(asked):
     assert "corpus build: max_tokens: " in asked("a", "--max-tokens=-1")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a repeated key of a JSON object keeps its last value; one reader will refuse it with "
-    "its line",
-)
 def test_build_refuses_a_json_key_that_is_repeated(run, text, tokenizer):
     write_tokenizer(tokenizer, text / "given")
     with (text / "one.jsonl").open("a") as file:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from biphasic.config import Config, closest
 from biphasic.data.text.lines import PACKING_ERRORS, read_lines
 from biphasic.errors import DataError, is_system_fault, one_line, reading
-from biphasic.files import digest, file_sha256
+from biphasic.files import digest, file_sha256, json_value
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -245,30 +244,14 @@ def _parse_object(line: bytes, *, where: str, is_first: bool) -> Mapping[str, An
         _refuse_wide(line, where=where)
     try:
         # Only a file's first line may start with a byte order mark.
-        row = json.loads(line.decode("utf-8-sig" if is_first else "utf-8"))
+        row = json_value(line.decode("utf-8-sig" if is_first else "utf-8"))
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: not UTF-8 (byte {error.start}); convert it first") from None
     except (ValueError, RecursionError) as error:  # some numbers raise no JSON error
         raise DataError(f"{where}: not JSON ({error})") from None
     if not isinstance(row, dict):
         raise DataError(f'{where}: expected one JSON object per line, such as {{"text": "..."}}')
-    # JSON can encode an unpaired surrogate, which is invalid in UTF-8.
-    if b"\\ud" in line or b"\\uD" in line:
-        _refuse_half_pairs(row, where=where)
     return row
-
-
-def _refuse_half_pairs(row: Mapping[str, Any], *, where: str) -> None:
-    for name, value in row.items():
-        if not isinstance(value, str):
-            continue
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise DataError(
-                f"{where}: '{name}' holds an unpaired surrogate (character {error.start}), "
-                "which is not valid text"
-            ) from None
 
 
 def _read_parquet(file: Path, name: str, column: str) -> Iterator[SourceDocument]:

@@ -205,6 +205,8 @@ def _table_rows(path: Path, records: Iterator[tuple[int, list[str]]]) -> Iterato
         raise DataError(f"{path}:1: no header; the first line must name the columns")
     check_header(header, where=f"{path}:1")
     for number, fields in records:
+        if fields == header:
+            raise DataError(f"{path}:{number}: the header is repeated; remove this line")
         if fields in ([], [""]) and len(header) > 1:
             raise DataError(f"{path}:{number}: an empty line; remove it")
         if not fields:
