@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from biphasic.amounts import rate
 from biphasic.analysis.estimate import LEVEL
-from biphasic.analysis.scores.table import UNTRAINED, Scores
+from biphasic.analysis.scores.table import AT_END, UNTRAINED, Scores
 from biphasic.analysis.statistics.contrast import contrast
 from biphasic.analysis.statistics.pair_tests import holm
 from biphasic.analysis.text import listing, points_cell, short
@@ -42,6 +43,7 @@ class FloorTests:
         floor = floors[0][0]
         is_below = all(self._mean(name) <= self._mean(floor) for name in names)
         label = self.scores.labels[floor]
+        label += f" {AT_END}" if self.scores.get(floor, self.dataset).is_at_end else ""
         which = "below" if is_below else "not clearly above"
         return f"{which} {label}: not evidence of what pretraining adds"
 
@@ -56,6 +58,22 @@ class FloorTests:
         return (
             f"On “{short(title)}”, {names} {verb} clearly above every floor "
             f"(the highest: {self.scores.labels[self.floors[0]]}, {points_cell(best)})."
+            f"{self._provisional()}"
+        )
+
+    def _provisional(self) -> str:
+        """Say which floors are scores of a grid that ends too early; empty without one."""
+        found = {name: self.scores.get(name, self.dataset) for name in self.floors}
+        ends = [
+            f"{self.scores.labels[name]} {AT_END} ({listing([*map(rate, sorted(score.by_rate))])})"
+            for name, score in found.items()
+            if score.is_at_end
+        ]
+        if not ends:
+            return ""
+        return (
+            f" Provisional: validation chooses the lowest or highest rate of {listing(ends)}, so "
+            "at other rates this floor may be higher."
         )
 
     def _mean(self, name: str) -> float:
