@@ -307,16 +307,34 @@ def test_a_state_is_evaluated_on_custom_tasks(finished, tmp_path, cli):
     assert line == f"  95 % interval over {len(queries)} queries: {ends}"
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="results of 'evaluate' can be compared through a study of encoders only; 'analyze "
-    "--compare' will read those of a store",
-)
-def test_results_of_two_evaluations_are_compared_by_one_command(finished, cli):
-    code, out, err = cli("analyze", finished / "root/store", "--compare")
-    assert code == 0, err
-    assert "points above" in out
+def test_results_of_two_evaluations_are_compared_by_one_command(finished, tmp_path, cli):
+    root = finished / "root"
+    write_study(tmp_path)
+
+    def evaluated(name, *, steps):
+        state = root / "store/states" / arms(root)[name]["state"]
+        model = tmp_path / name
+        model.unlink(missing_ok=True)
+        model.symlink_to(state)
+        code, out, err = cli(
+            *("evaluate", model, "--task", f"sc:{tmp_path}/own/first-word", "--workers", "1"),
+            *("--learning-rate", "5e-4", "--seed", "0", "--seed", "1"),
+            *("--root", tmp_path / "root", "--set", f"max_steps={steps}", "--set", "max_seqlen=32"),
+        )
+        assert code == 0, err
+        return float(out.split("accuracy: ")[1].split()[0])
+
+    means = {name: evaluated(name, steps=4) for name in ("clm", "mlm")}
+    best, other = sorted(means, key=means.__getitem__, reverse=True)
+    code, out, err = cli("analyze", tmp_path / "root", "--compare")
+    assert (code, err) == (0, "")
+    assert f"{best} is {means[best] - means[other]:.2f} points above {other} " in out
+    assert "2 paired seeds and 16 test examples" in out
+    # Results by other settings are not comparable.
+    evaluated("clm", steps=3)
+    code, out, err = cli("analyze", tmp_path / "root", "--compare")
+    assert code == 0
+    assert err.startswith("mixed: first-word: evaluated with 2 settings")
 
 
 def test_commands_that_compute_nothing_import_no_torch(finished, root, tmp_path):

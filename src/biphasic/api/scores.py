@@ -30,8 +30,8 @@ def analyze(
     """Show means with 95 % intervals, and list excluded results.
 
     Args:
-        folder: A study's folder, e.g. runs/quickstart, one with
-            results/MODEL/TASK/DATASET/lrX_sdS/results.json, or results of other tools
+        folder: A study's folder, e.g. runs/quickstart; the root of `evaluate`, e.g. runs; one with
+            results/MODEL/TASK/DATASET/lrX_sdS/results.json; or results of other tools
             (docs/analyze.md).
         convention: Intervals: `standard` (Student's t) or `paper` (1.96 standard errors). Default:
             the study's, else standard.

@@ -46,7 +46,8 @@ def evaluate_plan(
         say_on(console)(note)
     for evaluations in by_training(planned.tasks):
         group = planned.group(evaluations)
-        record_pin(planned.store, group.id, made_by="evaluate", results=group.possible_ids())
+        results, name = group.possible_ids(), planned.name
+        record_pin(planned.store, group.id, made_by="evaluate", name=name, results=results)
         if planned.missing(group, say=say_on(console)):
             with computing_on(device):
                 run_finetunings(

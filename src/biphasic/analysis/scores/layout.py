@@ -6,6 +6,8 @@ those with a score for each example.
 If a model was trained on another set than it is tested on, as in retrieval, the run's folder starts
 with that set: `msmarco_pairs_lr1e-04_sd0`. Only runs trained on the same set are compared.
 
+The store of a root holds the results of `evaluate`, whose pins name the encoders.
+
 This is the layout of the reference study's public evaluation code: for each split a score and the
 per-example scores, `{"validation": {"score", "scores_i"}, "test": {...}}`, as shares between 0 and
 1. Unreadable results are reported and omitted, never averaged. Of a category with all datasets of
@@ -21,13 +23,13 @@ import os
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from biphasic.amounts import rate as rate_text
-from biphasic.analysis.estimate import GridScore, best_per_seed
+from biphasic.analysis.estimate import GridScore, best_per_seed, grid
 from biphasic.analysis.records import Problem, StudyRecords, load_records
 from biphasic.analysis.scores.examples import (
     ExampleReader,
@@ -39,12 +41,14 @@ from biphasic.analysis.scores.examples import (
 from biphasic.analysis.scores.model_names import model_from_name
 from biphasic.analysis.scores.others import OtherResults, read_others
 from biphasic.analysis.scores.reference import EVERY, DatasetChoice, paper_datasets
-from biphasic.analysis.scores.source import study_scores
+from biphasic.analysis.scores.source import read_runs, study_scores
 from biphasic.analysis.scores.table import DatasetInfo, Scores, score_of_grid, with_averages
 from biphasic.analysis.text import listing
 from biphasic.errors import DataError, is_system_fault, reading
-from biphasic.files import is_file
-from biphasic.records import STUDY, Convention
+from biphasic.files import digest, is_complete, is_file, is_folder, read_json_object
+from biphasic.records import STUDY, Convention, ResultRecord
+from biphasic.sealed import SealedFolder
+from biphasic.store import FINETUNES, STORE, result_folder
 
 RESULTS = "results.json"
 RUN_FOLDER = "MODEL/TASK/DATASET/[TRAINSET_]lrX_sdS"
@@ -61,8 +65,9 @@ class Layout:
 
     folder: Path
     datasets: Mapping[str, DatasetInfo]
-    runs: Mapping[Cell, tuple[GridScore[Path], ...]]
+    runs: Mapping[Cell, tuple[GridScore[Any], ...]]
     problems: tuple[Problem, ...]
+    is_store: bool = False  # Whether runs are records of a store, instead of files.
 
     def scores(self, convention: Convention = "standard") -> Scores:
         """Return the scores, with the average over each task with several datasets."""
@@ -78,13 +83,26 @@ class Layout:
                 (model, dataset): score_of_grid(
                     runs,
                     convention=convention,
-                    is_complete={(run.rate, run.seed) for run in runs} == grids[dataset],
+                    # `evaluate` extends the grid of each encoder by its own scores.
+                    is_complete=self.is_store
+                    or {(run.rate, run.seed) for run in runs} == grids[dataset],
                 )
                 for (model, dataset), runs in self.runs.items()
             },
-            examples=_example_reader(chosen),
+            examples=self._store_reader(chosen) if self.is_store else _example_reader(chosen),
         )
         return with_averages(scores)
+
+    def _store_reader(self, chosen: Mapping[Cell, Sequence[GridScore[Any]]]) -> ExampleReader:
+        def read(model: str, dataset: str) -> ExampleScores:
+            results = [run.run for run in chosen.get((model, dataset), ())]
+            if not results:
+                raise DataError(f"{model} on {dataset}: no run has a score")
+            metric = self.datasets[dataset].metric
+            ids, clusters, by_result = read_runs(model, results, metric, self.folder)
+            return ExampleScores(ids, {one.seed: by_result[one.id] for one in results}, clusters)
+
+        return read
 
 
 Results = StudyRecords | Layout | OtherResults
@@ -94,12 +112,72 @@ def read_results(folder: Path, choice: DatasetChoice) -> Results:
     """Read the chosen datasets of a study's folder, or of one with results of other tools."""
     folder = folder.resolve()
     if not is_file(folder / STUDY):
+        for store in (folder, folder / STORE):
+            if is_folder(store / FINETUNES):
+                return read_store(store, choice)
         has_layout = not folder.is_dir() or next(folder.rglob(RESULTS), None) is not None
         others = None if has_layout else read_others(folder, choice)
         return others or read_layout(folder, choice)
     records = load_records(folder)
     left_out = choice.left_out(task.name for task in records.tasks)
     return records.without(left_out) if left_out else records
+
+
+def read_store(store: Path, choice: DatasetChoice = EVERY) -> Layout:
+    """Read the results of `evaluate` in a store: a dataset for each task and its settings."""
+    problems: list[Problem] = []
+    names: dict[str, set[str]] = defaultdict(set)  # identities of encoders by name
+    # Of a task, results with other examples or settings are another dataset.
+    cells: dict[tuple[str, str, str], dict[str, ResultRecord]] = defaultdict(dict)
+    settings: dict[str, set[str]] = defaultdict(set)
+    for path in sorted((store / "pins").glob("*.json")):
+        pin = read_json_object(path)
+        if pin.get("made_by") != "evaluate":
+            continue
+        for folder in (result_folder(store, result) for result in pin["results"]):
+            if not is_complete(folder):  # a rate beyond the grid that was not due
+                continue
+            try:
+                sealed = SealedFolder(folder, identity=folder.name, remedy="skipped")
+                result = sealed.record(ResultRecord, "result.json")
+            except DataError as error:
+                problems.append(Problem("damaged", str(error)))
+                continue
+            name = pin.get("name") or result.state[:12]
+            read_by = [result.examples_sha256, result.trained_on, result.protocol, result.metric]
+            how = digest(read_by)[:6]
+            names[name].add(result.state)
+            settings[result.task].add(how)
+            name = name if names[name] == {result.state} else f"{name} {result.state[:6]}"
+            cells[name, result.task, how][result.id] = result
+    datasets: dict[str, DatasetInfo] = {}
+    runs: dict[Cell, tuple[GridScore[Any], ...]] = {}
+    for (model, task, how), of_cell in cells.items():
+        dataset = task if len(settings[task]) == 1 else f"{task} {how}"
+        one, *_ = of_cell.values()
+        info = DatasetInfo(
+            dataset,
+            one.kind.upper(),
+            one.metric,
+            trained_on=one.trained_on or "",
+            data=one.examples_sha256 or "",
+            about=one.about,
+        )
+        if found := tuple(grid(of_cell.values(), metric=one.metric)):
+            runs[model, dataset], datasets[dataset] = found, info
+    left_out = choice.left_out(datasets)
+    runs = {cell: found for cell, found in runs.items() if cell[1] not in left_out}
+    if not runs:
+        problem = f"; {problems[0].text}" if problems else ""
+        raise DataError(
+            f"{store}: no results of 'biphasic evaluate'; for those of a study, give its own folder"
+            f"{problem}"
+        )
+    for task in (task for task, several in settings.items() if len(several) > 1):
+        text = f"{task}: evaluated with {len(settings[task])} settings or versions of its data"
+        problems.append(Problem("mixed", f"{text}; each is a dataset of its own"))
+    kept = {name: info for name, info in datasets.items() if name not in left_out}
+    return Layout(store, kept, runs, tuple(problems), is_store=True)
 
 
 def scores_of(results: Results, convention: Convention | None) -> Scores:
@@ -289,14 +367,16 @@ def _missing(runs: Mapping[Cell, tuple[GridScore[Path], ...]]) -> Iterator[Probl
     """Report datasets and runs that only other models have."""
     grids = _expected(runs)
     for model in dict.fromkeys(model for model, _ in runs):
-        for dataset, grid in grids.items():
+        for dataset, expected in grids.items():
             has = {(run.rate, run.seed) for run in runs.get((model, dataset), ())}
-            lacks = sorted(grid - has)
+            lacks = sorted(expected - has)
             if not has:
                 yield Problem("missing", f"{model} has no results on {dataset}")
             elif lacks:
                 points = ", ".join(f"{rate_text(rate)} with seed {seed}" for rate, seed in lacks)
-                text = f"{len(lacks)} of {len(grid)} runs without a score: learning rate {points}"
+                text = (
+                    f"{len(lacks)} of {len(expected)} runs without a score: learning rate {points}"
+                )
                 yield Problem("missing", f"{model} on {dataset}: {text}")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import resources
 from itertools import groupby
@@ -328,27 +328,33 @@ def _example_reader(records: StudyRecords, store: Path) -> ExampleReader:
             paired, results = _by_seed(records, model, dataset), records.baselines[model, dataset]
         if not results:
             raise DataError(f"{model} on {dataset}: no run has a score")
-        ids: tuple[str, ...] | None = None
-        clusters: tuple[str, ...] = ()
-        by_result: dict[str, RunExamples] = {}
-        for result in results:
-            where = describe_run(model, result)
-            path = result_folder(store, result.id) / EXAMPLES
-            run_ids, clusters, by_result[result.id] = read_run(
-                path, metrics[dataset], result, where
-            )
-            if ids is not None and run_ids != ids:
-                raise DataError(f"{where}: other test examples than its first seed")
-            ids = run_ids
+        ids, clusters, by_result = read_runs(model, results, metrics[dataset], store)
         by_seed = {result.seed: by_result[result.id] for result in results}
         if paired:
             by_seed = {
                 seed: mean_of_runs([by_result[result.id] for result in of])
                 for seed, of in paired.items()
             }
-        return ExampleScores(ids or (), by_seed, clusters)
+        return ExampleScores(ids, by_seed, clusters)
 
     return read
+
+
+def read_runs(
+    model: str, results: Iterable[ResultRecord], metric: str, store: Path
+) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, RunExamples]]:
+    """Return ids and clusters of the test examples of runs, and their scores by result."""
+    ids: tuple[str, ...] | None = None
+    clusters: tuple[str, ...] = ()
+    by_result: dict[str, RunExamples] = {}
+    for result in results:
+        where = describe_run(model, result)
+        path = result_folder(store, result.id) / EXAMPLES
+        run_ids, clusters, by_result[result.id] = read_run(path, metric, result, where)
+        if ids is not None and run_ids != ids:
+            raise DataError(f"{where}: other test examples than its first seed")
+        ids = run_ids
+    return ids or (), clusters, by_result
 
 
 def read_run(

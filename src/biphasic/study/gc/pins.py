@@ -27,6 +27,7 @@ class Pin(Record):
     format: Literal["biphasic.pin/1"] = "biphasic.pin/1"
     id: str  # Identity of the final state, or of the group of fine-tunings.
     made_by: str  # Name of the command.
+    name: str = ""  # Name of the encoder that `evaluate` was given, which `analyze` shows.
     states: tuple[str, ...] = ()  # States that it produces.
     results: tuple[str, ...] = ()  # Fine-tunings.
     data: tuple[str, ...] = ()  # Folders of `store/data/` that it reads.
@@ -37,6 +38,7 @@ def record_pin(
     identity: str,
     *,
     made_by: str,
+    name: str = "",
     states: Iterable[str] = (),
     results: Iterable[str] = (),
     data: Iterable[Path] = (),
@@ -55,6 +57,7 @@ def record_pin(
     pin = Pin(
         id=identity,
         made_by=made_by,
+        name=name or known.name,
         states=_union(known.states, states),
         results=_union(known.results, results),
         data=_union(known.data, corpora),
