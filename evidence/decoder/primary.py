@@ -3,8 +3,6 @@
 Usage: .venv/bin/python evidence/decoder/primary.py runs, the root of decoder and decoder-references
 """
 
-# ruff: noqa: T201 - a script
-
 from __future__ import annotations
 
 import csv
