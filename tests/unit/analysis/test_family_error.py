@@ -14,8 +14,8 @@ import pytest
 from docs_page import table_rows
 
 from biphasic.analysis.statistics.compare import family_of
-from biphasic.analysis.statistics.crossed import joint_errors, seed_freedom
-from biphasic.analysis.statistics.example_compare import FamilyErrors
+from biphasic.analysis.statistics.crossed import joint_errors, joint_p_values, seed_freedom
+from biphasic.analysis.statistics.example_compare import pair_errors
 from biphasic.analysis.statistics.pairs import all_pairs
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
@@ -144,7 +144,7 @@ def test_pairs_computed_together_are_those_computed_alone():
         (comparison,) = alone.with_best
         assert comparison.p_adjusted == pytest.approx(comparison.p_value)
         assert (comparison.num_examples == 0) == ("m1" in {first, second})
-        assert together.p_adjusted[place] >= comparison.p_adjusted
+        assert together.corrected.p_adjusted[place] >= comparison.p_adjusted
 
 
 @pytest.mark.parametrize("are_runs", [False, True])
@@ -152,15 +152,19 @@ def test_a_comparison_has_the_p_value_of_its_family(are_runs):
     table = simulated.accuracy(60)(np.random.default_rng(3), 5)
     found = simulated.family(table, are_runs=are_runs)
     assert found.uses_blocks is are_runs
-    tests = found.tests()
-    ((_, alone),) = all_pairs(found.scores, found.order, "d")
-    known = FamilyErrors(found.scores, found.order, found.dataset).of(range(5))
-    errors, _ = joint_errors(alone.squared_errors, seed_freedom(alone.num_seeds), known)
+    alone = all_pairs(found.scores, found.order, "d")
+    known = pair_errors(found.scores, found.order, found.dataset)
+    if found.blocks is None:
+        seeds, freedom = alone.squared_errors, seed_freedom(alone.num_seeds)
+    else:
+        seeds = found.blocks.squared_errors(alone.squared_errors)
+        freedom = np.full_like(seeds, found.blocks.freedom)
+    errors, _ = joint_errors(seeds, freedom, known)
+    p_values = joint_p_values(alone.means, seeds, freedom, known)
     for place, pair in enumerate(combinations(found.order, 2)):
         compared = found.compare(*pair)
-        assert compared.p_value == pytest.approx(tests.p_values[place])
-        error = tests.pooled.joint[place] if are_runs else errors[place]
-        assert compared.contrast.deciding.error == pytest.approx(error**0.5)
+        assert compared.p_value == pytest.approx(p_values[place])
+        assert compared.contrast.deciding.error == pytest.approx(errors[place] ** 0.5)
         assert compared.uses_blocks is are_runs
 
 

@@ -18,7 +18,6 @@ from biphasic.analysis.tables.sentences import (
     coverage_sentence,
     detectable_sentence,
     examples_sentence,
-    floor_sentence,
     pretraining_sentence,
     selection_gains,
     selection_sentence,
@@ -78,25 +77,6 @@ def test_a_difference_of_common_seeds_says_so(other):
     found = compare({"a": {0: 50.0}, "b": other})
     assert comparison_sentence(found).startswith("a is 1.00 points below b over the seeds that")
     assert "that both have" not in comparison_sentence(compare(FIVE))
-
-
-def test_five_seeds_have_a_floor_and_six_do_not():
-    assert floor_sentence(compare(FIVE)) == (
-        "No exact test over 5 pairs can give p below 0.0625, so they cannot decide anything here."
-    )
-    six = {"a": [*FIVE["a"], 6.0], "b": [0.0] * 6}
-    assert floor_sentence(compare(six)) == (
-        "Exact tests over 6 pairs, uncorrected: flipping signs gives p = 0.031 and Wilcoxon's "
-        "signed ranks p = 0.031."
-    )
-    assert "needs two pairs" in floor_sentence(compare({"a": [1.0], "b": [0.5]}))
-
-
-def test_a_floor_counts_the_family():
-    draw = np.random.default_rng(2)
-    by_model = {name: draw.normal(50, 1, 6).tolist() for name in "abc"}
-    sentence = floor_sentence(family_of(made_scores(by_model), "d").with_best[0])
-    assert "below 0.0312 before correction for 3 comparisons" in sentence
 
 
 def test_the_detectable_difference_is_in_points():

@@ -7,7 +7,6 @@ import pytest
 from paired_power import detectable_effect
 
 from biphasic.analysis.estimate import expected_coverage
-from biphasic.analysis.statistics.paired import sign_flip_test
 
 PAGE = Path(__file__).parents[3] / "docs" / "statistics.md"
 
@@ -31,11 +30,6 @@ def test_coverage():
         for share, convention in zip(shares, ("paper", "standard"), strict=True):
             expected = 100 * expected_coverage(int(seeds), convention=convention)
             assert share == f"{expected:.1f} %"
-
-
-def test_floors():
-    for pairs, smallest in table("| Pairs | Smallest p |")[1:]:
-        assert float(smallest) == sign_flip_test(list(range(1, int(pairs) + 1))).p_value
 
 
 def test_detectable_differences():

@@ -21,7 +21,7 @@ from biphasic.analysis.tables.sentences import (
     coverage_sentence,
     detectable_sentence,
     examples_sentence,
-    floor_sentence,
+    method_sentences,
     pretraining_sentence,
     selection_sentence,
 )
@@ -124,13 +124,14 @@ def verdict(scores: Scores, family: Family) -> Verdict:
     score = points_cell(scores.cells[order[0], dataset].estimate)
     details = [_against_floor(scores, family)]
     for closest in family.with_best[:1]:
-        details += [detectable_sentence(closest), floor_sentence(closest)]
-        details.append(examples_sentence(closest))
+        details += [detectable_sentence(closest), examples_sentence(closest)]
     details.append(selection_sentence(scores, dataset))
     return Verdict(winner, score, sentence, tuple(filter(None, details)))
 
 
 def _lead(family: Family, labels: Mapping[str, str]) -> str:
+    if family.is_too_large:
+        return " ".join(method_sentences(family))
     if not family.with_best:
         return "No other arm has a score to compare it with."
     closest, *others = family.with_best

@@ -12,22 +12,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from biphasic.analysis.estimate import estimate
 from biphasic.analysis.scores.table import DatasetInfo, Scores
 from biphasic.analysis.statistics.blocks import Blocks, blocks_of
 from biphasic.analysis.statistics.comparison import ModelComparison
 from biphasic.analysis.statistics.contrast import contrast
-from biphasic.analysis.statistics.pair_tests import Corrected, FamilyTests, tests_of
+from biphasic.analysis.statistics.pair_tests import Corrected, corrected_pairs
 from biphasic.analysis.statistics.pairs import welch
 from biphasic.analysis.statistics.planned import PlannedTest, planned_tests
 
-# Maximum pairs whose p values every family keeps; of larger families only the latest does.
-_MOST_KEPT = 1_000_000
+MOST_ARMS = 300  # of a family of all pairs; of more, planned comparisons alone are tested
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,43 +46,35 @@ class Family:
         """Return whether the pooled variance decides alone."""
         return self.blocks is not None and self.blocks.are_spreads_equal
 
-    def tests(self) -> FamilyTests:
-        """Test all pairs."""
-        return tests_of(self.scores, self.order, self.dataset, self.blocks, num_arms=self.num_arms)
-
     @property
-    def p_adjusted(self) -> NDArray[np.float64]:
-        """P values of all exploratory pairs, corrected; NaN without a test."""
-        return self._corrected().at(slice(None))[0]
+    def is_too_large(self) -> bool:
+        """Return whether only planned comparisons are tested."""
+        return self.num_arms > MOST_ARMS
 
-    @property
-    def p_over_seeds(self) -> NDArray[np.float64]:
-        """The same over seeds alone."""
-        return self._corrected().at(slice(None))[1]
+    @cached_property
+    def corrected(self) -> Corrected:
+        """The p values of all exploratory pairs."""
+        return corrected_pairs(
+            self.scores,
+            self.order,
+            self.dataset,
+            self.blocks,
+            num_arms=self.num_arms,
+            excluded=self.apart,
+        )
 
     @property
     def size(self) -> int:
         """Number of pairs that are corrected for: all by Tukey, the exploratory ones by Holm."""
         # With those that have no score or no test yet: a score that comes later must not take back
         # that a difference is clear.
-        return math.comb(self.num_arms, 2) if self.uses_blocks else self._corrected().size
-
-    def _corrected(self) -> Corrected:
-        is_small = math.comb(len(self.order), 2) <= _MOST_KEPT
-        return self._kept if is_small else _of_latest(self)
-
-    @cached_property
-    def _kept(self) -> Corrected:
-        return self._of_all()
-
-    def _of_all(self) -> Corrected:
-        size = max(math.comb(self.num_arms, 2) - len(self.apart), 1)
-        return self.tests().corrected(self.apart, size=size)
+        return math.comb(self.num_arms, 2) if self.uses_blocks else self.corrected.size
 
     @cached_property
     def with_best(self) -> tuple[ModelComparison, ...]:
         """The best model against every other, in order of their means."""
-        comparisons = (self.compare(self.order[0], other) for other in self.order[1:])
+        others = () if self.is_too_large else self.order[1:]
+        comparisons = (self.compare(self.order[0], other) for other in others)
         return tuple(comparison for comparison in comparisons if comparison is not None)
 
     @property
@@ -99,14 +89,16 @@ class Family:
         return tuple(comparison for comparison in comparisons if comparison is not None)
 
     def compare(self, first: str, second: str) -> ModelComparison | None:
-        """Compare two models; None if one has no score."""
+        """Compare two models; None if one has no score, or is one of too many to be tested."""
         sides = [self.scores.get(name, self.dataset.name).estimate for name in (first, second)]
         if sides[0] is None or sides[1] is None:
             return None
         plan = self.planned.get((first, second)) or self.planned.get((second, first))
         if plan is None:
+            if self.is_too_large:
+                return None
             place = _place(self._places[first], self._places[second], len(self.order))
-            adjusted, over_seeds = (float(p[0]) for p in self._corrected().at(np.array([place])))
+            adjusted, over_seeds = (float(p[place]) for p in self.corrected[:2])
             weights = {(first, self.dataset.name): 1.0, (second, self.dataset.name): -1.0}
             one = contrast(self.scores, weights, blocks=[self.blocks] if self.blocks else [])
         else:
@@ -141,12 +133,6 @@ class Family:
     @cached_property
     def _places(self) -> dict[str, int]:
         return {name: place for place, name in enumerate(self.order)}
-
-
-@lru_cache(maxsize=1)
-def _of_latest(family: Family) -> Corrected:
-    """Correct millions of p values: a report on several datasets needs those of one at a time."""
-    return family._of_all()
 
 
 def family_of(scores: Scores, dataset: str, *, models: Sequence[str] | None = None) -> Family:
@@ -190,14 +176,14 @@ def indistinguishable(
 ) -> set[str]:
     """Return the models that are not clearly below the best, without the best itself."""
     # With convention `paper`, their interval overlaps with the best one's; otherwise their
-    # comparison with it is not clear. Models without an interval are included, as they cannot be
-    # tested.
+    # comparison with it is not clear. Models that cannot be tested are included: they have no
+    # interval, or are too many.
     order = ranked(scores, dataset, models=models)
     if not order:
         return set()
     if scores.convention != "paper":
         comparisons = family_of(scores, dataset, models=models).with_best
-        return {comparison.second for comparison in comparisons if not comparison.is_clear}
+        return {*order[1:]} - {one.second for one in comparisons if one.is_clear}
     found = {name: scores.cells[name, dataset].estimate for name in order}
     best = found.pop(order[0])
     if best is None or best.half_width is None:

@@ -9,13 +9,6 @@ from typing import Literal
 from biphasic.amounts import count
 from biphasic.analysis.estimate import LEVEL, Estimate
 from biphasic.analysis.statistics.contrast import Contrast
-from biphasic.analysis.statistics.paired import (
-    EffectSize,
-    ExactTest,
-    effect_size,
-    sign_flip_test,
-    wilcoxon_test,
-)
 
 Verdict = Literal["higher", "lower", "undecided", "unknown"]
 
@@ -85,21 +78,6 @@ class ModelComparison:
         return None if self.p_value is None else (self.difference.low, self.difference.high)
 
     @cached_property
-    def effect(self) -> EffectSize | None:
-        """Mean over standard deviation of the differences."""
-        return effect_size(self.differences)
-
-    @cached_property
-    def sign_flip(self) -> ExactTest | None:
-        """The exact test over pairs."""
-        return sign_flip_test(self.differences)
-
-    @cached_property
-    def wilcoxon(self) -> ExactTest | None:
-        """The exact test over ranks, if it applies."""
-        return wilcoxon_test(self.differences)
-
-    @cached_property
     def detectable(self) -> float | None:
         """Difference that would be clear with 80 % power, in percentage points."""
         if self.contrast is None:
@@ -119,8 +97,3 @@ class ModelComparison:
     def is_clear(self) -> bool:
         """Return whether the difference is clear."""
         return self.verdict in {"higher", "lower"}
-
-    @property
-    def is_floored(self) -> bool:
-        """Return whether no outcome of the exact tests could have been significant."""
-        return self.sign_flip is not None and self.sign_flip.floor * self.family_size > LEVEL

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from biphasic.analysis.scores.examples import CellInfluences, ExampleScores
 from biphasic.analysis.scores.table import PERCENT, DatasetInfo, Scores
 from biphasic.analysis.statistics.crossed import CrossedErrors, squared_errors
-from biphasic.analysis.statistics.pairs import later
 from biphasic.errors import DataError
 from biphasic.files import digest
 
@@ -62,25 +61,16 @@ def _summed(
     return one.ids_sha256, one.num_examples, np.sum(parts, axis=0)
 
 
-class FamilyErrors:
-    """The errors over test examples of every pair of models, over the seeds of both."""
-
-    def __init__(self, scores: Scores, models: Sequence[str], dataset: DatasetInfo) -> None:
-        members = scores.members(dataset)
-        groups: dict[str, list[str]] = defaultdict(list)
-        for member in members:
-            groups[member.data or member.name].append(member.name)
-        shares = scores.shares(dataset)  # equal in a group
-        self._groups = [
-            (_GroupErrors(scores, models, dataset, group), shares[group[0]] ** 2)
-            for group in groups.values()
-        ]
-
-    def of(self, rows: range) -> CrossedErrors:
-        """Return the errors of the pairs of some models with all later ones."""
-        # They are NaN where examples of a pair are unknown.
-        parts = ((group.of(rows), square) for group, square in self._groups)
-        return _of_sum([replace(e, examples=s * e.examples, shared=s * e.shared) for e, s in parts])
+def pair_errors(scores: Scores, models: Sequence[str], dataset: DatasetInfo) -> CrossedErrors:
+    """Return the errors over test examples of all pairs of models, NaN where they are unknown."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for member in scores.members(dataset):
+        groups[member.data or member.name].append(member.name)
+    shares, parts = scores.shares(dataset), []
+    for members in groups.values():
+        part, square = _group_errors(scores, models, dataset, members), shares[members[0]] ** 2
+        parts.append(replace(part, examples=square * part.examples, shared=square * part.shared))
+    return _of_sum(parts)
 
 
 def _of_sum(parts: Sequence[CrossedErrors]) -> CrossedErrors:
@@ -105,48 +95,31 @@ class _Kind(NamedTuple):
     read: frozenset[int]
 
 
-class _GroupErrors:
-    """The errors of pairs of models on datasets that share their examples, summed over them."""
-
-    def __init__(
-        self, scores: Scores, models: Sequence[str], dataset: DatasetInfo, members: Sequence[str]
-    ) -> None:
-        kinds: dict[_Kind, list[int]] = defaultdict(list)
-        cells: dict[int, CellInfluences] = {}
-        for index, model in enumerate(models):
-            try:
-                parts = [influences(scores, model, member) for member in members]
-                cells[index] = cell = _added(parts)
-            except DataError:
-                continue
-            seeds = frozenset(scores.get(model, dataset.name).by_seed or {})
-            kinds[_Kind(cell.ids_sha256, seeds, frozenset(cell.by_seed))].append(index)
-        self._num_models, self._num_examples, self._num_clusters = len(models), 0, 0
-        self._blocks: list[tuple[NDArray[np.int64], Array, NDArray[np.int64], Array]] = []
-        for one, other in product(kinds, repeat=2):
-            common = one.seeds & other.seeds
-            has_all = common <= one.read & other.read
-            if not common or one.ids_sha256 != other.ids_sha256 or not has_all:
-                continue
-            first, second = (
-                _table([cells[place] for place in kinds[kind]], common) for kind in (one, other)
-            )
-            self._blocks.append((np.array(kinds[one]), first, np.array(kinds[other]), second))
-            self._num_examples = cells[kinds[one][0]].num_examples
-            self._num_clusters = first.shape[2]
-
-    def of(self, rows: range) -> CrossedErrors:
-        """Return the errors of the pairs of some models with all later ones."""
-        parts = np.full((2, len(rows), self._num_models), np.nan)
-        for firsts, first, seconds, second in self._blocks:
-            here = (firsts >= rows.start) & (firsts < rows.stop)
-            if here.any():
-                found = squared_errors(first[here], second)
-                places = np.ix_(firsts[here] - rows.start, seconds)
-                parts[0][places], parts[1][places] = found.examples, found.shared
-        examples, shared = parts[:, later(rows, self._num_models)]
-        num = self._num_clusters
-        return CrossedErrors(examples, shared, self._num_examples, num, max(num - 1, 1))
+def _group_errors(
+    scores: Scores, models: Sequence[str], dataset: DatasetInfo, members: Sequence[str]
+) -> CrossedErrors:
+    """Return the errors of pairs on datasets that share their examples, summed over them."""
+    kinds: dict[_Kind, list[int]] = defaultdict(list)
+    cells: dict[int, CellInfluences] = {}
+    for index, model in enumerate(models):
+        try:
+            cell = _added([influences(scores, model, member) for member in members])
+        except DataError:
+            continue
+        cells[index] = cell
+        seeds = frozenset(scores.get(model, dataset.name).by_seed or {})
+        kinds[_Kind(cell.ids_sha256, seeds, frozenset(cell.by_seed))].append(index)
+    num_examples = num_clusters = 0
+    errors = np.full((2, len(models), len(models)), np.nan)
+    for one, other in product(kinds, repeat=2):
+        common = one.seeds & other.seeds
+        if common and one.ids_sha256 == other.ids_sha256 and common <= one.read & other.read:
+            tables = [_table([cells[at] for at in kinds[kind]], common) for kind in (one, other)]
+            found, places = squared_errors(*tables), np.ix_(kinds[one], kinds[other])
+            errors[0][places], errors[1][places] = found.examples, found.shared
+            num_examples, num_clusters = cells[kinds[one][0]].num_examples, tables[0].shape[2]
+    examples, shared = errors[:, *np.triu_indices(len(models), k=1)]
+    return CrossedErrors(examples, shared, num_examples, num_clusters, max(num_clusters - 1, 1))
 
 
 def _added(cells: Sequence[CellInfluences]) -> CellInfluences:

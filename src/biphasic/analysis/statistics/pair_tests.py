@@ -7,8 +7,9 @@ is tested by itself, with Holm's correction. Both cover the test examples, if th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -25,104 +26,71 @@ from biphasic.analysis.statistics.crossed import (
     seed_freedom,
     t_values,
 )
-from biphasic.analysis.statistics.example_compare import FamilyErrors
+from biphasic.analysis.statistics.example_compare import pair_errors
 from biphasic.analysis.statistics.pairs import PairTests, all_pairs
 from biphasic.analysis.statistics.tukey import range_p_values
 
 Array = NDArray[np.float64]
-Places = NDArray[np.int64] | slice
 
 
 class PooledErrors(NamedTuple):
-    """Mean differences and squared standard errors by the pooled variance, [num_pairs]."""
+    """Squared standard errors of differences by the pooled variance, [num_pairs]."""
 
-    means: Array
     over_runs: Array
     joint: Array  # over runs and test examples
     freedom: Array  # of `joint`
 
 
-@dataclass(frozen=True)
-class FamilyTests:
-    """Tests of every pair of models, in the order of `itertools.combinations`."""
-
-    p_values: Array  # of the test that decides, uncorrected; NaN without a test. [num_pairs]
-    p_alone: Array  # over seeds, of each pair by itself
-    blocks: Blocks | None  # the pooled variance over runs; None if it does not apply
-    pooled: PooledErrors | None  # errors by the pooled variance; None if it does not apply
-    without_seeds: bool  # whether only test examples are random: zero-shot scores of one run
-    num_arms: int  # with those that have no score yet
-
-    def corrected(self, excluded: Sequence[int], *, size: int) -> Corrected:
-        """Correct for `size` pairs, without those excluded; call it once, as it overwrites."""
-        # Tukey's correction needs the p values of each pair by itself.
-        both = (self.p_values, self.p_alone if self.blocks is None else self.p_alone.copy())
-        for values in both:
-            values[[*excluded]] = np.nan
-            if self.without_seeds:
-                np.minimum(values * size, 1.0, out=values)
-            else:
-                _holm_in_place(values, size)
-        return Corrected(*both, size, self)
-
-
 class Corrected(NamedTuple):
     """P values of all exploratory pairs, in the order of `itertools.combinations`."""
 
-    # Corrected; NaN without a test. Tukey's correction comes on top, for each pair.
-    p_adjusted: Array
+    p_adjusted: Array  # NaN without a test
     p_over_seeds: Array  # the same over seeds alone
     size: int  # number of pairs that are corrected for
-    tests: FamilyTests
-
-    def at(self, places: Places) -> tuple[Array, Array]:
-        """Return the p values of some pairs, and those over seeds alone, both corrected."""
-        alone = self.p_adjusted[places], self.p_over_seeds[places]
-        blocks, pooled = self.tests.blocks, self.tests.pooled
-        if blocks is None or pooled is None:
-            return alone
-        means = pooled.means[places]
-        ranges = np.sqrt(2) * t_values(means, pooled.over_runs[places])
-        over_runs = range_p_values(ranges, self.tests.num_arms, blocks.freedom)
-        ranges = np.sqrt(2) * t_values(means, pooled.joint[places])
-        joint = range_p_values(ranges, self.tests.num_arms, pooled.freedom[places])
-        # The pooled variance is too small for a pair whose spread is larger than it seems, so no p
-        # value is below that of the pair's own t test.
-        over_seeds = np.maximum(over_runs, self.tests.p_alone[places])
-        adjusted = np.maximum(over_seeds, joint)
-        if blocks.are_spreads_equal:
-            return adjusted, over_seeds
-        return np.maximum(adjusted, alone[0]), np.maximum(over_seeds, alone[1])
 
 
-def tests_of(
+def corrected_pairs(
     scores: Scores,
     models: Sequence[str],
     dataset: DatasetInfo,
     blocks: Blocks | None,
     *,
     num_arms: int,
-) -> FamilyTests:
-    """Test all pairs of models on a dataset; `blocks` is their pooled variance."""
-    num_pairs = len(models) * (len(models) - 1) // 2
+    excluded: Sequence[int] = (),
+) -> Corrected:
+    """Test all pairs of models on a dataset, and correct the p values of those not excluded."""
+    # `blocks` is the models' pooled variance; `num_arms` counts those without a score yet, too.
+    size = max(math.comb(num_arms, 2) - len(excluded), 1)
     without_seeds = dataset.is_zero_shot and not scores.is_replicated
-    examples = FamilyErrors(scores, models, dataset) if scores.examples is not None else None
-    # Filled in place: of millions of pairs, only what the correction needs is kept.
-    kept, end = np.empty((2 if blocks is None else 6, num_pairs)), 0
-    for rows, alone in all_pairs(scores, models, dataset.name):
-        known = NO_EXAMPLES if examples is None else examples.of(rows)
-        if not without_seeds:  # where examples are unknown, seeds decide
-            known = replace(
-                known, examples=np.nan_to_num(known.examples), shared=np.nan_to_num(known.shared)
-            )
-        part = kept[:, end : end + len(alone.means)]
-        end += len(alone.means)
-        part[:2] = _p_values(alone, known, without_seeds=without_seeds), alone.p_values
-        if blocks is not None:
-            part[0], pooled = _by_blocks(part[0], alone, blocks, known)
-            part[2:] = pooled
-    pooled = None if blocks is None else PooledErrors(*kept[2:])
-    return FamilyTests(kept[0], kept[1], blocks, pooled, without_seeds, num_arms)
+    alone = all_pairs(scores, models, dataset.name)
+    known = NO_EXAMPLES if scores.examples is None else pair_errors(scores, models, dataset)
+    if not without_seeds:  # where examples are unknown, seeds decide
+        known = replace(
+            known, examples=np.nan_to_num(known.examples), shared=np.nan_to_num(known.shared)
+        )
+    p_values, pooled = _p_values(alone, known, without_seeds=without_seeds), None
+    if blocks is not None:
+        p_values, pooled = _by_blocks(p_values, alone, blocks, known)
+    by_holm = []
+    for values in (p_values, alone.p_values):
+        kept = values.copy()
+        kept[[*excluded]] = np.nan
+        by_holm.append(np.minimum(kept * size, 1.0) if without_seeds else holm(kept, size=size))
+    if blocks is None or pooled is None:
+        return Corrected(*by_holm, size)
+    # Tukey's correction. The pooled variance is too small for a pair whose spread is larger than it
+    # seems, so no p value is below that of the pair's own t test.
+    joint, over_runs = (
+        range_p_values(np.sqrt(2) * t_values(alone.means, variance), num_arms, freedom)
+        for variance, freedom in (
+            (pooled.joint, pooled.freedom), (pooled.over_runs, blocks.freedom),
+        )
+    )  # fmt: skip
+    over_seeds = np.maximum(over_runs, alone.p_values)
+    adjusted = np.maximum(over_seeds, joint)
+    if blocks.are_spreads_equal:
+        return Corrected(adjusted, over_seeds, size)
+    return Corrected(np.maximum(adjusted, by_holm[0]), np.maximum(over_seeds, by_holm[1]), size)
 
 
 def _p_values(alone: PairTests, known: CrossedErrors, *, without_seeds: bool) -> Array:
@@ -149,7 +117,7 @@ def _by_blocks(
         by_blocks[np.isnan(values)] = np.nan
     else:
         by_blocks = np.maximum(by_blocks, values)
-    return by_blocks, PooledErrors(alone.means, over_runs, joint, freedom)
+    return by_blocks, PooledErrors(over_runs, joint, freedom)
 
 
 def holm(values: Sequence[float] | Array, *, size: int | None = None) -> Array:
@@ -159,20 +127,9 @@ def holm(values: Sequence[float] | Array, *, size: int | None = None) -> Array:
     # The smallest of m is multiplied by m, the next by m - 1, and so on; none may be lower than the
     # one before it, or exceed 1. Reference: Holm 1979, "A simple sequentially rejective multiple
     # test procedure".
-    return _holm_in_place(np.array(values, dtype=np.float64), size or len(values))
-
-
-def _holm_in_place(values: Array, num: int) -> Array:
-    # P values above a bound stay 1, so that few of millions are sorted: with k of `num` values up
-    # to it, the next is multiplied by `num` - k.
-    bound, below = 0.0, 0
-    while below < num and bound * (num - below) < 1:
-        bound = 2 / (num - below)
-        below = int((values <= bound).sum())
-    small = np.flatnonzero(values <= bound)
-    # Equal values need no stable order: the first has the largest factor, and counts for all.
-    order = small[np.argsort(values[small])]
-    adjusted = np.maximum.accumulate(values[order] * np.arange(num, num - len(order), -1))
-    values[values > bound] = 1.0
-    values[order] = np.minimum(adjusted, 1.0)
-    return values
+    adjusted = np.array(values, dtype=np.float64)
+    order = np.argsort(adjusted)[: np.count_nonzero(~np.isnan(adjusted))]  # NaN come last
+    num = size or len(adjusted)
+    by_rank = np.maximum.accumulate(adjusted[order] * np.arange(num, num - len(order), -1))
+    adjusted[order] = np.minimum(by_rank, 1.0)
+    return adjusted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +14,6 @@ from biphasic.analysis.estimate import NORMAL_QUANTILE, UPPER, Estimate, interva
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.paired import NO_SPREAD
 from biphasic.records import Convention
-
-_AT_ONCE = 200_000  # maximum pairs that are tested at once; with fewer than 448 models, all are
 
 
 @dataclass(frozen=True)
@@ -31,36 +29,25 @@ class PairTests:
     num_seeds: NDArray[np.float64]  # common seeds
 
 
-def all_pairs(
-    scores: Scores, models: Sequence[str], dataset: str
-) -> Iterator[tuple[range, PairTests]]:
-    """Test every pair of models over seeds; yield those of some rows with all later ones."""
+def all_pairs(scores: Scores, models: Sequence[str], dataset: str) -> PairTests:
+    """Test every pair of models over seeds."""
     by_seed = [scores.get(model, dataset).by_seed or {} for model in models]
     seeds = sorted({seed for row in by_seed for seed in row})
     table = np.array([[row.get(seed, np.nan) for seed in seeds] for row in by_seed], np.float64)
     table = table.reshape(len(models), len(seeds))
+    firsts, seconds = np.triu_indices(len(models), k=1)
+    tests = _paired_tests(table[firsts] - table[seconds])
     estimates = [scores.get(model, dataset).estimate for model in models]
-    step = max(1, _AT_ONCE // max(1, len(models)))  # of millions of pairs
-    for start in range(0, len(models), step):
-        rows = range(start, min(start + step, len(models)))
-        tests = _paired_tests(table, rows)
-        if not tests.num_seeds.all():
-            is_apart = tests.num_seeds == 0
-            firsts, seconds = np.nonzero(later(rows, len(models)))
-            tests.p_values[is_apart] = _welch_p_values(
-                estimates, firsts[is_apart] + rows.start, seconds[is_apart], scores.convention
-            )
-        yield rows, tests
+    for place in np.flatnonzero(tests.num_seeds == 0):
+        one, other = estimates[firsts[place]], estimates[seconds[place]]
+        if one is not None and other is not None:
+            _, p_value = welch(one, other, scores.convention)
+            tests.p_values[place] = np.nan if p_value is None else p_value
+    return tests
 
 
-def later(rows: range, num_models: int) -> NDArray[np.bool_]:
-    """Return which models come after each row, [num_rows, num_models]."""
-    return np.arange(num_models) > np.array(rows)[:, None]
-
-
-def _paired_tests(table: NDArray[np.float64], rows: range) -> PairTests:
-    """Test the pairs of some rows of [num_models, num_seeds] scores with all later rows."""
-    differences = np.concatenate([table[row] - table[row + 1 :] for row in rows])
+def _paired_tests(differences: NDArray[np.float64]) -> PairTests:
+    """Test [num_pairs, num_seeds] differences, NaN where a seed is not common."""
     is_there = ~np.isnan(differences)
     num = is_there.sum(axis=1).astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -72,25 +59,6 @@ def _paired_tests(table: NDArray[np.float64], rows: range) -> PairTests:
         errors = np.where(num > 1, squares / (num - 1) / num, 0.0)
     p_value[(num < 2) | (spread <= NO_SPREAD)] = np.nan
     return PairTests(p_value, mean, errors, num)
-
-
-def _welch_p_values(
-    estimates: Sequence[Estimate | None],
-    firsts: NDArray[np.int64],
-    seconds: NDArray[np.int64],
-    convention: Convention,
-) -> NDArray[np.float64]:
-    """Return the p values of `welch` for many pairs; NaN where there is none."""
-    means, errors, freedom = np.full((3, len(estimates)), np.nan)
-    for place, one in enumerate(estimates):
-        if one is not None and one.half_width is not None:
-            means[place], freedom[place] = one.mean, one.num_seeds - 1
-            errors[place] = _squared_error(one, one.half_width, convention)
-    first, second = errors[firsts], errors[seconds]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        of_sum = (first + second) ** 2 / (first**2 / freedom[firsts] + second**2 / freedom[seconds])
-        t_values = np.abs(means[firsts] - means[seconds]) / np.sqrt(first + second)
-        return np.where(first + second > 0, 2 * scipy.special.stdtr(of_sum, -t_values), np.nan)
 
 
 def welch(

@@ -8,7 +8,7 @@ from biphasic.amounts import count, number, probability
 from biphasic.analysis.estimate import LEVEL, METHODS, expected_coverage
 from biphasic.analysis.scores.table import PERCENT, Scores
 from biphasic.analysis.statistics.blocks import FEWEST
-from biphasic.analysis.statistics.compare import Family
+from biphasic.analysis.statistics.compare import MOST_ARMS, Family
 from biphasic.analysis.statistics.comparison import ModelComparison
 from biphasic.analysis.statistics.crossed import are_alike
 from biphasic.analysis.statistics.paired import NO_SPREAD
@@ -102,24 +102,6 @@ def examples_sentence(comparison: ModelComparison) -> str:
     return f"Standard errors in points: {runs}, {examples}."
 
 
-def floor_sentence(comparison: ModelComparison) -> str:
-    """Describe the results of exact tests, or that they cannot find anything."""
-    test = comparison.sign_flip
-    if test is None:
-        return "An exact test needs two pairs or more."
-    pairs = count(comparison.num_pairs, "pair")
-    if comparison.is_floored:
-        times = f" before correction for {comparison.family_size:,} comparisons"
-        return (
-            f"No exact test over {pairs} can give p below {test.floor:.3g}"
-            f"{times if comparison.family_size > 1 else ''}, so they cannot decide anything here."
-        )
-    parts = [f"flipping signs gives {probability(test.p_value)}"]
-    if comparison.wilcoxon is not None:
-        parts.append(f"Wilcoxon's signed ranks {probability(comparison.wilcoxon.p_value)}")
-    return f"Exact tests over {pairs}, uncorrected: {listing(parts)}."
-
-
 def detectable_sentence(comparison: ModelComparison) -> str:
     """Describe the smallest difference that could have been clear; empty if unknown."""
     if comparison.detectable is None:
@@ -133,6 +115,11 @@ def detectable_sentence(comparison: ModelComparison) -> str:
 
 def method_sentences(family: Family) -> tuple[str, ...]:
     """Describe how the variance over pretraining runs was pooled, or why it was not."""
+    if family.is_too_large:
+        return (
+            f"There are {family.num_arms:,} arms. Pairs of more than {MOST_ARMS} are not tested, "
+            "except those that the study planned.",
+        )
     blocks = family.blocks
     if not family.scores.is_replicated or len(family.order) < FEWEST:
         return ()

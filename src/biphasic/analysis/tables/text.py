@@ -21,7 +21,6 @@ from biphasic.analysis.tables.sentences import (
     coverage_sentence,
     detectable_sentence,
     examples_sentence,
-    floor_sentence,
     method_sentences,
     pretraining_sentence,
     selection_sentence,
@@ -102,6 +101,10 @@ def comparison_lines(scores: Scores) -> Iterator[str]:
         family = family_of(scores, dataset.name)
         comparisons = family.with_best
         yield f"{plain(dataset.name)}:"
+        if family.is_too_large:
+            planned = [comparison_sentence(one, scores.short_labels) for one in family.of_plan]
+            yield from (f"  {text}" for text in (*planned, *method_sentences(family)))
+            continue
         best, closest = plain(scores.labels[order[0]]), comparisons[0]
         yield from (
             f"  Planned: {comparison_sentence(one, scores.short_labels)}"
@@ -118,7 +121,6 @@ def comparison_lines(scores: Scores) -> Iterator[str]:
         sentences = (
             f"{what}: {comparison_sentence(closest, scores.short_labels)}",
             examples_sentence(closest),
-            "" if scores.is_by_example else floor_sentence(closest),
             detectable_sentence(closest),
             f"{best} is clearly above {clear} of {len(comparisons)} other models.",
             absent and f"Without a score: {listing(absent, most=_MOST_NAMED)}.",
@@ -153,7 +155,7 @@ def _clear_pairs(scores: Scores, family: Family) -> NDArray[np.bool_]:
     values = np.array([means[name] for name in family.order])
     table = np.zeros((num, num), dtype=np.bool_)
     # NaN, without a test, is not clear.
-    table[firsts, seconds] = (family.p_adjusted <= LEVEL) & (values[firsts] != values[seconds])
+    table[firsts, seconds] = (family.corrected.p_adjusted <= LEVEL) & (values[firsts] != values[seconds])
     places = {name: place for place, name in enumerate(family.order)}
     for (first, second), plan in family.planned.items():
         if first in places and second in places:
