@@ -174,7 +174,7 @@ def false_families(
     found = [family(draw(random, num_seeds), are_runs=are_runs) for _ in range(num_families)]
     by_test, by_seeds = (
         float(np.mean([(values <= LEVEL).any() for values in tables]))
-        for tables in ([f.corrected.p_adjusted for f in found], [f.corrected.p_over_seeds for f in found])
+        for tables in zip(*(f.corrected[:2] for f in found), strict=True)
     )
     return by_test, by_seeds
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from biphasic.analysis.claims.check import Check, Verdict
-from biphasic.analysis.claims.report import ClaimResult
+from biphasic.analysis.claims.claim import ClaimResult
 from biphasic.analysis.estimate import METHODS
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.tables.markup import markdown_text

@@ -1,17 +1,36 @@
-"""The tidy table of scores: a row for each model and dataset, a column for each factor."""
+"""The tidy table of scores, levels by which claims select its rows, and tables derived from it.
+
+The table has a row for each model and dataset, and a column for each factor. Derived tables are
+tables of scores too, so the same questions and tests apply: sensitivity to a setting, and scores at
+equal FLOPs. They need scores by seed, which a published table lacks.
+"""
 
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter, defaultdict, namedtuple
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from operator import attrgetter
+from statistics import stdev
 from typing import Any, NamedTuple
 
-from biphasic.analysis.scores.table import ModelInfo, Scores
+from biphasic.analysis.estimate import estimate
+from biphasic.analysis.scores.table import (
+    ModelInfo,
+    Score,
+    Scores,
+    low_rates,
+    with_averages,
+)
+from biphasic.analysis.scores.table import grouped as models_by
+from biphasic.config import nearest as likely_name
 
-TEXT_FACTORS = ("size", "objective", "start", "group", "model", "task", "dataset", "optimizer")
+_TEXT_FACTORS = ("size", "objective", "start", "group", "model", "task", "dataset", "optimizer")
 NUMBER_FACTORS = ("mask_rate", "steps", "progress", "clm_share", "continued_steps", "extension")
-FACTORS = (*TEXT_FACTORS, *NUMBER_FACTORS)
+FACTORS = (*_TEXT_FACTORS, *NUMBER_FACTORS)
 ORDERED_FACTORS = ("size", *NUMBER_FACTORS)
 AVERAGE = "average"
 _NOTHING = dict.fromkeys((*FACTORS, "finished", "replicate")) | {
@@ -23,6 +42,17 @@ CLOSE = 1e-9  # published numbers have two decimals; intervals that touch overla
 _SHARE_GRID = 20  # shares of CLM are rounded to 5 %
 _MIX = {"objective", "clm_share", "start"}
 _CONTINUATION = {"continued_steps", "extension"}
+
+
+Selection = Mapping[str, Any]
+POSITIONS: dict[str, Callable[[list[Any]], list[Any]]] = {
+    "smallest": lambda ordered: ordered[:1],
+    "middle": lambda ordered: ordered[(len(ordered) - 1) // 2 :][:1],
+    "largest": lambda ordered: ordered[-1:],
+}
+_BOUNDS = {
+    "at_least": operator.ge, "at_most": operator.le, "above": operator.gt, "below": operator.lt,
+}  # fmt: skip
 
 
 class Term(NamedTuple):
@@ -160,3 +190,166 @@ def level_text(factor: str, level: Any) -> str:
     if isinstance(level, bool) or not isinstance(level, int | float):
         return str(level) if level != "" else f"unnamed {factor}"
     return f"{level:,.0f}" if factor in {"steps", "continued_steps"} else f"{level:.3g}"
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Levels of a factor: a text, and a function from all available levels to the selected ones."""
+
+    text: str
+    pick: Callable[[list[Any]], list[Any]]
+    values: tuple[Any, ...] = ()  # explicit levels; those that the table lacks are reported
+    is_relative: bool = False  # one level, resolved among rows that match the rest of the selection
+
+
+def bounds(**limits: float) -> Levels:
+    """Select all levels within `at_least`, `at_most`, `above` and `below`."""
+    if not limits:
+        raise ValueError("bounds: give at least one")
+    tests = [(_BOUNDS[known(name, _BOUNDS, "bound")], limit) for name, limit in limits.items()]
+    text = ", ".join(f"{name.replace('_', ' ')} {limit:g}" for name, limit in limits.items())
+    return Levels(
+        text, lambda available: [x for x in available if all(t(x, limit) for t, limit in tests)]
+    )
+
+
+def nearest(value: float, *, within: float = float("inf")) -> Levels:
+    """Select the level closest to a value, at a distance of at most `within`."""
+
+    def pick(available: list[float]) -> list[float]:
+        closest = sorted(available, key=lambda level: (round(abs(level - value), 9), level))[:1]
+        return [level for level in closest if abs(level - value) <= within + CLOSE]
+
+    near = f" within {within:g}" if within < float("inf") else ""
+    return Levels(f"nearest {value:g}{near}", pick, is_relative=True)
+
+
+def levels(factor: str, given: Any) -> Levels:
+    """Return the levels for a value, a list of values or a position."""
+    known(factor, FACTORS)
+    if isinstance(given, str) and given in POSITIONS:
+        given = Levels(given, POSITIONS[given], is_relative=True)
+    if isinstance(given, Levels):
+        if factor not in NUMBER_FACTORS and (factor != "size" or given.text not in POSITIONS):
+            raise ValueError(f"{factor}: has no order; give a name or a list of names")
+        return given
+    values = tuple(given) if isinstance(given, list | tuple | set) else (given,)
+    kind, name = (int | float, "number") if factor in NUMBER_FACTORS else (str, "name")
+    if not values or not all(isinstance(v, kind) and not isinstance(v, bool) for v in values):
+        raise ValueError(f"{factor}: {given!r} is neither a {name} nor a list of {name}s")
+
+    def pick(available: list[Any]) -> list[Any]:
+        if kind is str:
+            return [level for level in available if level in values]
+        return [x for x in available if any(abs(x - value) <= CLOSE for value in values)]
+
+    return Levels(" or ".join(v if kind is str else f"{v:g}" for v in values), pick, values)
+
+
+def selected(selection: Selection) -> dict[str, Levels]:
+    """Return the levels of a selection, except `finished`."""
+    for factor in selection:
+        known(factor, (*FACTORS, "finished"))
+    if not isinstance(selection.get("finished", True), bool):
+        raise ValueError(f"finished: {selection['finished']!r} is neither True nor False")
+    return {name: levels(name, selection[name]) for name in FACTORS if name in selection}
+
+
+def known(name: str, names: Collection[str], what: str = "factor") -> str:
+    """Return a name if it is known, else raise ValueError."""
+    if name not in names:
+        raise ValueError(f"no {what} '{name}'{likely_name(name, names)}")
+    return name
+
+
+def rate_spreads(scores: Scores) -> Scores:
+    """Return the standard deviation over learning rates of fine-tuning, as scores."""
+    # None of a model without scores at a rate of others: one that diverged there is not stable.
+    rates: dict[str, set[float]] = defaultdict(set)
+    for (_, dataset), score in scores.cells.items():
+        rates[dataset].update(score.by_rate)
+    needed = {name: low_rates(tried) for name, tried in rates.items()}
+    spreads = {
+        key: score.rate_spread
+        for key, score in scores.cells.items()
+        if needed[key[1]] <= score.by_rate.keys()
+    }
+    return _derived(scores, scores.models, spreads)
+
+
+def mask_rate_spreads(scores: Scores) -> Scores:
+    """Return the standard deviation over masking rates, as scores of MLM, and of CLM then MLM."""
+    # Models of one size and length are compared, at the rates that all of these recipes have.
+    masked = [
+        model for model in scores.distinct
+        if model.objective in {"MLM", "CLM+MLM"} and model.mask_rate is not None
+        and model.is_final and not model.continued_steps
+    ]  # fmt: skip
+    models, spreads = [], {}
+    for alike in models_by(masked, attrgetter("size", "total_steps", "optimizer")).values():
+        recipes = models_by(alike, attrgetter("clm_steps", "pretraining_seeds")).values()
+        recipes = [recipe for recipe in recipes if len(recipe) > 1]
+        rates = [{model.mask_rate for model in recipe} for recipe in recipes]
+        common = set.intersection(*rates) if rates else set()
+        if len(recipes) < 2 or len(common) < 2:
+            continue
+        for recipe in recipes:
+            names = [model.name for model in recipe if model.mask_rate in common]
+            models += [replace(model, mask_rate=None) for model in recipe if model.name == names[0]]
+            for dataset, values in _by_seed(scores, names):
+                spreads[names[0], dataset] = {seed: stdev(every) for seed, every in values.items()}
+    return _derived(scores, models, spreads)
+
+
+def at_equal_flops(scores: Scores) -> Scores:
+    """Return intermediate states of CLM, and MLM interpolated at the FLOPs of each."""
+    # Interpolated scores are linear in the logarithm of FLOPs between neighbouring states of MLM,
+    # and have the steps of the state of CLM. Beyond the states of MLM there are none.
+    way = [(model, model.flops) for model in scores.distinct if not model.is_final and model.flops]
+    flops = {model.name: math.log(number) for model, number in way}
+    targets, states = ([m for m, _ in way if m.objective == name] for name in ("CLM", "MLM"))
+    values = {key: score.by_seed for key, score in scores.cells.items() if key[0] in flops}
+    run_of = attrgetter("size", "optimizer", "pretraining_seeds")
+    steps = [
+        pair
+        for path in models_by(states, lambda model: (model.mask_rate, run_of(model))).values()
+        for pair in pairwise(sorted(path, key=lambda model: flops[model.name]))
+    ]
+    # Finished models have no scores here; shares of the training are relative to their lengths.
+    finished = [model for model in scores.distinct if model.is_final] if targets else []
+    models = [*targets, *finished]
+    for target, (before, after) in product(targets, steps):
+        first, at, last = (flops[model.name] for model in (before, target, after))
+        if run_of(before) != run_of(target) or not first <= at < last:
+            continue
+        name, share = f"{before.name} at the FLOPs of {target.name}", (at - first) / (last - first)
+        label = f"MLM at the FLOPs of {target.label}"
+        steps_ = target.total_steps
+        models.append(replace(before, name=name, label=label, identity=name, total_steps=steps_))
+        for dataset, ends in _by_seed(scores, [before.name, after.name]):
+            values[name, dataset] = {
+                seed: (1 - share) * low + share * high for seed, (low, high) in ends.items()
+            }
+    return _derived(scores, models, values)
+
+
+def _by_seed(scores: Scores, names: Sequence[str]) -> Iterable[tuple[str, dict[int, list[float]]]]:
+    """Return for each dataset the scores of each seed that all models have."""
+    for dataset in scores.datasets:
+        cells = [scores.get(name, dataset.name).by_seed or {} for name in names]
+        seeds = sorted(set.intersection(*map(set, cells)))
+        yield dataset.name, {seed: [cell[seed] for cell in cells] for seed in seeds}
+
+
+def _derived(
+    scores: Scores,
+    models: Sequence[ModelInfo],
+    values: Mapping[tuple[str, str], Mapping[int, float] | None],
+) -> Scores:
+    cells = {
+        key: Score(estimate([*by_seed.values()], convention=scores.convention), by_seed)
+        for key, by_seed in values.items()
+        if by_seed
+    }
+    alone = replace(scores, models=tuple(models), cells=cells, examples=None, runs=None)
+    return with_averages(alone)

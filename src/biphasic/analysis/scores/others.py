@@ -19,8 +19,8 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,7 +32,7 @@ from biphasic.analysis.scores.examples import ExampleScores, mean_examples
 from biphasic.analysis.scores.model_names import model_from_name
 from biphasic.analysis.scores.reference import DatasetChoice
 from biphasic.analysis.scores.table import PERCENT, DatasetInfo, Score, Scores, with_averages
-from biphasic.errors import DataError, reading
+from biphasic.errors import DataError, reading, repeated
 from biphasic.facts import KindFacts, metric_facts
 from biphasic.records import Convention
 
@@ -42,13 +42,22 @@ _BENCHMARK = "MTEB"
 _TABLES = (".jsonl", ".csv")
 _SCORES = ("score", "correct")
 _WORDS = {"true": 1.0, "false": 0.0}
-Values = dict[str, float]  # scores of examples, by their names
 CLUSTER = "cluster"  # column of tables
-# By the data that the examples are of, which datasets of several filters share; dataset; metric.
-Found = Mapping[tuple[str, str, str], Values]
-Cells = dict[tuple[str, str, str, str], Values]  # by model, and as in `Found`
-# By model and data, what identifies the data of those examples that differ between models.
-Differing = dict[tuple[str, str], dict[str, str]]
+Names = dict[str, str]  # by the name of an example
+
+
+@dataclass(frozen=True)
+class Values:
+    """What a file says about the examples of a dataset, by their names."""
+
+    data: str  # of the data that the examples are of; filters of a task share it
+    dataset: str
+    metric: str
+    scores: dict[str, float] = field(default_factory=dict)
+    hashes: Names = field(default_factory=dict)  # what identifies the data of an example
+
+
+Cells = dict[tuple[str, str, str, str], Values]  # by model, data, dataset and metric
 
 
 @dataclass(frozen=True)
@@ -56,11 +65,9 @@ class _Notes:
     """What files say about results beside their scores."""
 
     problems: list[Problem]
-    # What identifies the data of an example: by task, name of the example and folder of a model.
-    data: dict[str, dict[str, dict[Path, str]]]
     # Metrics that are better if lower: folder of a model, task and metric.
     lower: set[tuple[Path, str, str]]
-    clusters: dict[str, dict[str, str]]  # cluster of each example, by data and its name
+    clusters: dict[str, Names]  # cluster of each example, by data
 
 
 @dataclass(frozen=True)
@@ -70,9 +77,10 @@ class OtherResults:
     folder: Path
     datasets: Mapping[str, DatasetInfo]  # by name
     # By model and dataset; of a dataset, all models have the same examples.
-    values: Mapping[tuple[str, str], Values]
-    clusters: Mapping[str, Mapping[str, str]]  # of examples that have one, by their data
-    differing: Differing
+    values: Mapping[tuple[str, str], dict[str, float]]
+    clusters: Mapping[str, Names]  # of examples that have one, by their data
+    # By model and data, what identifies the data of those examples that differ between models.
+    differing: Mapping[tuple[str, str], Names]
     problems: tuple[Problem, ...]
 
     def scores(self, convention: Convention = "standard") -> Scores:
@@ -107,97 +115,114 @@ class OtherResults:
 
 def read_others(folder: Path, choice: DatasetChoice) -> OtherResults | None:
     """Read the results of other tools below a folder; None if there are none."""
-    problems: list[Problem] = []
-    clusters: dict[str, dict[str, str]] = defaultdict(dict)
-    differing: Differing = defaultdict(dict)
-    cells = _read_all(folder, problems, clusters, differing)
+    notes = _Notes([], set(), defaultdict(dict))
+    cells = _read_all(folder, notes)
     if not cells:
-        if problems:
-            raise DataError(f"{folder}: {problems[0].text}")
+        if notes.problems:
+            raise DataError(f"{folder}: {notes.problems[0].text}")
         return None
-    by_name = _named(cells)
-    left_out = choice.left_out(by_name)
-    datasets, values = {}, {}
-    for name, (data, metric, by_model) in by_name.items():
-        if name in left_out:
-            continue
-        if common := _common(name, by_model, problems):
-            facts = metric_facts(metric)
-            about = KindFacts(facts.title, (facts,), is_trained=False)
-            datasets[name] = DatasetInfo(name, metric.upper(), metric, data=data, about=about)
-            for model, of_model in by_model.items():
-                values[model, name] = {key: of_model[key] for key in common}
-    if not datasets:
-        raise DataError(f"{folder}: {problems[-1].text}")
-    return OtherResults(folder, datasets, values, clusters, differing, tuple(problems))
-
-
-def _named(cells: Cells) -> dict[str, tuple[str, str, dict[str, Values]]]:
-    """Return data, metric and models of each dataset; its name has the metric if it has several."""
+    differing = _differing(cells, notes.problems)
     metrics: dict[str, set[str]] = defaultdict(set)
     for _, _, dataset, metric in cells:
         metrics[dataset].add(metric)
-    found: dict[str, tuple[str, str, dict[str, Values]]] = {}
-    for (model, data, dataset, metric), values in sorted(cells.items()):
+    by_name: dict[str, dict[str, Values]] = defaultdict(dict)
+    for (model, _, dataset, metric), values in sorted(cells.items(), key=lambda item: item[0]):
         name = dataset if len(metrics[dataset]) == 1 else f"{dataset} {metric}"
-        found.setdefault(name, (data, metric, {}))[2][model] = values
-    return found
+        by_name[name][model] = values
+    left_out = choice.left_out(by_name)
+    datasets, found = {}, {}
+    for name, by_model in by_name.items():
+        if name not in left_out and (common := _common(name, by_model, notes.problems)):
+            one = next(iter(by_model.values()))
+            facts = metric_facts(one.metric)
+            about = KindFacts(facts.title, (facts,), is_trained=False)
+            datasets[name] = DatasetInfo(
+                name, one.metric.upper(), one.metric, data=one.data, about=about
+            )
+            for model, values in by_model.items():
+                found[model, name] = {key: values.scores[key] for key in common}
+    if not datasets:
+        raise DataError(f"{folder}: {notes.problems[-1].text}")
+    problems = tuple(notes.problems)
+    return OtherResults(folder, datasets, found, notes.clusters, differing, problems)
 
 
 def _common(dataset: str, by_model: Mapping[str, Values], problems: list[Problem]) -> list[str]:
     """Return the examples that all models have, in order; report what is left out."""
-    every = {key for values in by_model.values() for key in values}
-    shared = every.intersection(*by_model.values())
+    every = {key for values in by_model.values() for key in values.scores}
+    shared = every.intersection(*(values.scores for values in by_model.values()))
     for model, values in by_model.items():
-        if missing := len(every) - len(values):
+        if missing := len(every) - len(values.scores):
             text = f"no score for {missing:,} of {count(len(every), 'example')}"
             rest = f"all models are compared on the {len(shared):,} that they share"
             problems.append(Problem("missing", f"{model} on {dataset}: {text}; {rest}"))
     return sorted(shared)
 
 
-def _read_all(
-    folder: Path,
-    problems: list[Problem],
-    clusters: dict[str, dict[str, str]],
-    differing: Differing,
-) -> Cells:
-    """Read every file that has results."""
+def _read_all(folder: Path, notes: _Notes) -> Cells:
+    """Read every file that has results; no score replaces another."""
     cells: Cells = {}
-    notes = _Notes(problems, defaultdict(lambda: defaultdict(dict)), set(), clusters)
-    names = _model_names(folder)
-    models: dict[Path, str] = {}
+    names, places = _model_names(folder), dict[str, Path]()
     for path in _files(folder):
         where = path.relative_to(folder).as_posix()
         try:
             with reading(where, DataError, remedy="skipped"):
-                found = _read(path, notes)
+                found = [*_read(path, notes)]
         except DataError as error:
-            problems.append(Problem("damaged", str(error)))
+            notes.problems.append(Problem("damaged", str(error)))
             continue
         parent = path.parent.relative_to(folder).as_posix()
         model = names.get(path.parent) or (folder.name if parent == "." else parent)
         model = model.replace("__", "/")  # both tools write owner__name
-        models[path.parent] = model
-        for place, values in found.items():
-            # Files of a task are in order of time, and the latest counts, as in the harness itself.
-            if _BENCHMARK in place:
-                cells.setdefault((model, *place), {}).update(values)
+        for one in found:
+            key, other = (model, one.data, one.dataset, one.metric), ""
+            if places.setdefault(model, path.parent) != path.parent:
+                other = f"{places[model].relative_to(folder).as_posix()} is model {model}"
+            elif (known := cells.get(key)) is None or _SAMPLES.fullmatch(path.name):
+                # Files of a task are in order of time, and the latest counts, as in the harness.
+                cells[key] = one
+            elif one.data != _BENCHMARK or known.scores.keys() & one.scores.keys():
+                other = f"another file has {', '.join(one.scores) if known.hashes else one.dataset}"
             else:
-                cells[model, *place] = values
-    for task, examples in notes.data.items():
-        mixed = {key: of for key, of in examples.items() if len({*of.values()}) > 1}
-        for key, of_models in mixed.items():
-            for place, data in of_models.items():
-                differing[models[place], task][key] = data
-        if different := len(mixed):
-            which = f"{different:,} of {count(len(examples), 'example')}"
-            text = f"{which} differ between models, by their doc_hash"
-            if task == _BENCHMARK:
-                which = f"{different:,} of {count(len(examples), 'task')}"
-                text = f"{which} differ between models in their data: revision, splits or languages"
-            problems.append(Problem("mixed", f"{task}: {text}"))
+                joined = replace(known, hashes=known.hashes | one.hashes)
+                cells[key] = replace(joined, scores=known.scores | one.scores)
+            if other:
+                notes.problems.append(Problem("damaged", f"{where}: {other}, too; skipped"))
+                break
     return cells
+
+
+def _differing(cells: Cells, problems: list[Problem]) -> dict[tuple[str, str], Names]:
+    """Return what identifies the examples that differ between models under one name."""
+    # Where all models have the same examples under other names, their hashes become the names.
+    hashes: dict[str, dict[str, Names]] = defaultdict(lambda: defaultdict(dict))
+    for (model, data, _, _), values in cells.items():
+        hashes[data][model] |= values.hashes
+    differing: dict[tuple[str, str], Names] = defaultdict(dict)
+    for data, by_model in hashes.items():
+        of_names: dict[str, set[str]] = defaultdict(set)
+        for names in by_model.values():
+            for key, of in names.items():
+                of_names[key].add(of)
+        mixed = {key for key, found in of_names.items() if len(found) > 1}
+        alike = {frozenset(names.values()) for names in by_model.values()}
+        are_unique = all(len({*names.values()}) == len(names) for names in by_model.values())
+        if mixed and len(alike) == 1 and are_unique and data != _BENCHMARK:
+            for key, values in cells.items():
+                if key[1] == data:
+                    scores = {values.hashes[name]: of for name, of in values.scores.items()}
+                    cells[key] = replace(values, scores=scores)
+            continue
+        for model, names in by_model.items():
+            differing[model, data] = {key: of for key, of in names.items() if key in mixed}
+        if mixed:
+            which = f"{len(mixed):,} of {count(len(of_names), 'example')}"
+            text = f"{which} differ between models, by their doc_hash"
+            if data == _BENCHMARK:
+                which = f"{len(mixed):,} of {count(len(of_names), 'task')}"
+                text = f"{which} differ between models in their data: revision, splits or languages"
+            problems.append(Problem("mixed", f"{data}: {text}"))
+    return differing
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -224,104 +249,102 @@ def _model_names(folder: Path) -> dict[Path, str]:
     }
 
 
-def _read(path: Path, notes: _Notes) -> Found:
+def _read(path: Path, notes: _Notes) -> Iterable[Values]:
     """Read a file; nothing if it has no results."""
     if match := _SAMPLES.fullmatch(path.name):
-        return _samples(path, match["task"], notes)
+        return _harness(path, match["task"], notes)
     if path.suffix == ".json" and path.name.startswith(_SUMMARY):
-        _summary(path, notes)
-    elif path.suffix == ".json" and path.name != _META:
-        return _task(path, notes)
-    return _table(path, notes) if path.suffix in _TABLES else {}
-
-
-def _summary(path: Path, notes: _Notes) -> None:
-    """Read which metrics are better if lower; a summary's name sorts before those of samples."""
-    raw = json.loads(path.read_text("utf-8"))
-    for task, metrics in (
-        (raw.get("higher_is_better") or {}) if isinstance(raw, dict) else {}
-    ).items():
-        notes.lower.update(
-            (path.parent, task, name) for name, is_higher in metrics.items() if is_higher is False
+        raw = _json(path.read_text("utf-8"), path.name)
+        found = (raw.get("higher_is_better") or {}) if isinstance(raw, dict) else {}
+        notes.lower.update(  # a summary's name sorts before those of samples
+            (path.parent, task, name)
+            for task, metrics in found.items()
+            for name, is_higher in metrics.items()
+            if is_higher is False
         )
+    elif path.suffix == ".json" and path.name != _META:
+        return _mteb(path)
+    return _table(path, notes) if path.suffix in _TABLES else ()
 
 
-def _samples(path: Path, task: str, notes: _Notes) -> Found:
+def _harness(path: Path, task: str, notes: _Notes) -> Iterable[Values]:
     """Read the samples of a task of lm-evaluation-harness: a dataset for each metric and filter."""
-    found: dict[tuple[str, str, str], Values] = defaultdict(dict)
+    found: dict[tuple[str, str], Values] = {}
     unusable: dict[str, str] = {}
-    for row in _lines(path):
-        name = task if row["filter"] == "none" else f"{task} {row['filter']}"
-        if "doc_hash" in row:
-            notes.data[task][str(row["doc_id"])][path.parent] = str(row["doc_hash"])
+    for number, row in _lines(path):
+        dataset = task if row["filter"] == "none" else f"{task} {row['filter']}"
+        name = str(row["doc_id"])
         for metric in row["metrics"]:
             score = _share(row[metric])
             if (path.parent, task, metric) in notes.lower:
                 unusable[metric] = "lower is better, and biphasic takes higher as better"
             elif score is not None:
-                found[task, name, metric][str(row["doc_id"])] = score
+                one = found.setdefault((dataset, metric), Values(task, dataset, metric))
+                if name in one.scores:
+                    where = f"{path.name}, line {number}"
+                    raise DataError(f"{where}: doc_id {name} of {dataset} occurs twice; skipped")
+                one.scores[name] = score
+                if "doc_hash" in row:
+                    one.hashes[name] = str(row["doc_hash"])
             elif isinstance(row[metric], list | dict | str):
                 unusable[metric] = "the score of an example is not a number"
             else:
                 unusable[metric] = "the score of an example is not within -1 and 1"
     for metric, reason in unusable.items():
-        found = {key: values for key, values in found.items() if key[2] != metric}
         notes.problems.append(Problem("left out", f"{task} {metric}: {reason}"))
-    return found
+    return [one for one in found.values() if one.metric not in unusable]
 
 
-def _task(path: Path, notes: _Notes) -> Found:
+def _mteb(path: Path) -> Iterable[Values]:
     """Read a task of mteb: the mean over its splits and languages, as mteb computes it."""
-    raw = json.loads(path.read_text("utf-8"))
+    raw = _json(path.read_text("utf-8"), path.name)
     if not (isinstance(raw, dict) and "task_name" in raw and isinstance(raw.get("scores"), dict)):
-        return {}  # another file
+        return []  # another file
     parts = [(split, part) for split, of_split in raw["scores"].items() for part in of_split]
-    shares = [_share(part["main_score"]) for _, part in parts]
-    known = [share for share in shares if share is not None]
+    known = [share for _, part in parts if (share := _share(part["main_score"])) is not None]
     if len(known) < len(parts) or not parts:
         raise DataError(f"{path.name}: a main_score is not a number between -1 and 1; skipped")
     read = sorted((split, str(part.get("hf_subset"))) for split, part in parts)
+    if twice := repeated(f"{subset} of {split}" for split, subset in read):
+        raise DataError(f"{path.name}: subset {twice[0]} occurs twice; skipped")
     name = str(raw["task_name"])
-    notes.data[_BENCHMARK][name][path.parent] = f"{raw.get('dataset_revision')} {read}"
-    return {(_BENCHMARK, _BENCHMARK, "main_score"): {name: fmean(known)}}
+    hashes = {name: f"{raw.get('dataset_revision')} {read}"}
+    return [Values(_BENCHMARK, _BENCHMARK, "main_score", {name: fmean(known)}, hashes)]
 
 
-def _table(path: Path, notes: _Notes) -> Found:
+def _table(path: Path, notes: _Notes) -> Iterable[Values]:
     """Read a table with a score for each example."""
-    values: Values = {}
-    clusters: dict[str, str] = {}
+    scores: dict[str, float] = {}
+    clusters: Names = {}
     metric = ""
     for number, row in enumerate(_rows(path), start=1):
-        metric = metric or next((name for name in _SCORES if name in row), "") or _only_number(row)
+        where = f"{path.name}, row {number}"
+        if len(named := [name for name in _SCORES if name in row]) > 1:
+            raise DataError(f"{where}: both '{named[0]}' and '{named[1]}'; keep one; skipped")
+        metric = metric or "".join(named) or _only_number(row)
         if not metric or "id" not in row:
-            return {}  # another table
+            return []  # another table
         key, score = str(row["id"]), _number(row[metric])
         if score is None:
-            text = f"{path.name}, row {number}: {metric} '{row[metric]}' is not a number"
-            raise DataError(f"{text}; skipped")
-        if key in values:
-            raise DataError(f"{path.name}, row {number}: id '{key}' occurs twice; skipped")
-        values[key] = score
+            raise DataError(f"{where}: {metric} '{row[metric]}' is not a number; skipped")
+        if key in scores:
+            raise DataError(f"{where}: id '{key}' occurs twice; skipped")
+        scores[key] = score
         if (cluster := row.get(CLUSTER)) not in {None, ""}:
             clusters[key] = str(cluster)
-        if len(clusters) not in {0, len(values)}:
-            raise DataError(
-                f"{path.name}, row {number}: rows with and without a '{CLUSTER}'; skipped"
-            )
+        if len(clusters) not in {0, len(scores)}:
+            raise DataError(f"{where}: rows with and without a '{CLUSTER}'; skipped")
         known = notes.clusters[path.stem] if key in clusters else {}
         if (other := known.get(key, clusters.get(key))) != clusters.get(key):
-            raise DataError(
-                f"{path.name}, row {number}: {CLUSTER} '{cluster}', but '{other}' in another "
-                "model's file; skipped"
-            )
+            text = f"{CLUSTER} '{cluster}', but '{other}' in another model's file"
+            raise DataError(f"{where}: {text}; skipped")
     # Parts of a correlation can be larger than it.
-    if values and _share(mean := fmean(values.values())) is None:
-        raise DataError(
-            f"{path.name}: the mean of {metric} is {mean:g}, not within -1 and 1; skipped"
-        )
+    if scores and _share(mean := fmean(scores.values())) is None:
+        text = f"the mean of {metric} is {mean:g}, not within -1 and 1"
+        raise DataError(f"{path.name}: {text}; skipped")
     if clusters:
         notes.clusters[path.stem].update(clusters)
-    return {(path.stem, path.stem, metric): values} if values else {}
+    return [Values(path.stem, path.stem, metric, scores)] if scores else []
 
 
 def _only_number(row: Mapping[str, Any]) -> str:
@@ -332,20 +355,32 @@ def _only_number(row: Mapping[str, Any]) -> str:
 
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
     if path.suffix == ".jsonl":
-        yield from _lines(path)
+        yield from (row for _, row in _lines(path))
         return
     with path.open(encoding="utf-8-sig", newline="") as file:
-        yield from csv.DictReader(file, strict=True)
+        rows = csv.DictReader(file, strict=True)
+        if twice := repeated([name for name in rows.fieldnames or () if name]):
+            raise DataError(f"{path.name}: column '{twice[0]}' occurs twice; skipped")
+        yield from rows
 
 
-def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
+def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
-                row = json.loads(line)
+                row = _json(line, where := f"{path.name}, line {number}")
                 if not isinstance(row, dict):
-                    raise DataError(f"{path.name}, line {number}: not a JSON object; skipped")
-                yield row
+                    raise DataError(f"{where}: not a JSON object; skipped")
+                yield number, row
+
+
+def _json(text: str, where: str) -> Any:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if twice := repeated([key for key, _ in pairs]):
+            raise DataError(f"{where}: key '{twice[0]}' occurs twice; skipped")
+        return dict(pairs)
+
+    return json.loads(text, object_pairs_hook=unique)
 
 
 def _share(value: Any) -> float | None:

@@ -12,7 +12,6 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-
 POWER = 0.8
 NO_SPREAD = 1e-10  # percentage points; one answer in ten million is a hundred thousand times larger
 WIDEST = 9.0  # standard deviations; the probability of a larger normal value is 2e-19

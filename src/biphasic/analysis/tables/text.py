@@ -155,7 +155,9 @@ def _clear_pairs(scores: Scores, family: Family) -> NDArray[np.bool_]:
     values = np.array([means[name] for name in family.order])
     table = np.zeros((num, num), dtype=np.bool_)
     # NaN, without a test, is not clear.
-    table[firsts, seconds] = (family.corrected.p_adjusted <= LEVEL) & (values[firsts] != values[seconds])
+    table[firsts, seconds] = (family.corrected.p_adjusted <= LEVEL) & (
+        values[firsts] != values[seconds]
+    )
     places = {name: place for place, name in enumerate(family.order)}
     for (first, second), plan in family.planned.items():
         if first in places and second in places:
