@@ -95,7 +95,7 @@ def test_where_spreads_differ_pairs_are_tested_by_themselves():
     assert found.blocks.spread_p <= SPREAD_LEVEL
     assert not found.uses_blocks
     single = family_of(dataclasses.replace(scores, num_pretraining_runs=1), "d")
-    assert (found.p_adjusted >= single.p_adjusted - 1e-12).all()
+    assert (found.corrected.p_adjusted >= single.corrected.p_adjusted - 1e-12).all()
     # Both tests count for the interval and the detectable difference of a quiet pair, too.
     quiet, alone = (family.compare("a", "b") for family in (found, single))
     assert quiet.interval[1] - quiet.interval[0] > 100 * (alone.interval[1] - alone.interval[0])

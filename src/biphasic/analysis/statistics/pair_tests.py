@@ -71,13 +71,15 @@ def corrected_pairs(
     p_values, pooled = _p_values(alone, known, without_seeds=without_seeds), None
     if blocks is not None:
         p_values, pooled = _by_blocks(p_values, alone, blocks, known)
-    by_holm = []
-    for values in (p_values, alone.p_values):
+
+    def by_holm(values: Array) -> Array:
         kept = values.copy()
         kept[[*excluded]] = np.nan
-        by_holm.append(np.minimum(kept * size, 1.0) if without_seeds else holm(kept, size=size))
+        return np.minimum(kept * size, 1.0) if without_seeds else holm(kept, size=size)
+
+    alone_adjusted, alone_over_seeds = by_holm(p_values), by_holm(alone.p_values)
     if blocks is None or pooled is None:
-        return Corrected(*by_holm, size)
+        return Corrected(alone_adjusted, alone_over_seeds, size)
     # Tukey's correction. The pooled variance is too small for a pair whose spread is larger than it
     # seems, so no p value is below that of the pair's own t test.
     joint, over_runs = (
@@ -90,7 +92,8 @@ def corrected_pairs(
     adjusted = np.maximum(over_seeds, joint)
     if blocks.are_spreads_equal:
         return Corrected(adjusted, over_seeds, size)
-    return Corrected(np.maximum(adjusted, by_holm[0]), np.maximum(over_seeds, by_holm[1]), size)
+    adjusted = np.maximum(adjusted, alone_adjusted)
+    return Corrected(adjusted, np.maximum(over_seeds, alone_over_seeds), size)
 
 
 def _p_values(alone: PairTests, known: CrossedErrors, *, without_seeds: bool) -> Array:
