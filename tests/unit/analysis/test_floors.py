@@ -15,6 +15,7 @@ from test_replicates import replicated_study
 from test_study_examples import NUM_TEST, write_examples
 
 from biphasic.analysis.estimate import estimate
+from biphasic.analysis.figures.strips import draw_strips
 from biphasic.analysis.page.evidence import study_answers
 from biphasic.analysis.records import load_records
 from biphasic.analysis.report import write_report
@@ -27,6 +28,7 @@ from biphasic.analysis.tables.markup import to_markdown
 from biphasic.analysis.tables.sheets import make_sheets
 from biphasic.analysis.tables.text import score_rows
 from biphasic.files import seal_folder
+from biphasic.palette import FLOOR, SeriesStyle
 
 
 def _scores(by_model: dict[str, list[float]], *, floors: tuple[str, ...]) -> Scores:
@@ -215,6 +217,21 @@ def test_a_baseline_is_paired_over_examples_too(tmp_path, num_runs) -> None:
     # A baseline has no variance over runs that could be pooled with those of arms.
     assert not outcome.test.contrast.is_pooled
     assert len(outcome.test.contrast.by_seed) == (5 if num_runs == 1 else 3)
+
+
+def test_figures_have_rows_and_lines_of_baselines(written) -> None:
+    folder, store, task = written
+    scores = study_scores(load_records(folder, store))
+    styles = dict.fromkeys((model.name for model in scores.models), SeriesStyle(FLOOR, "o", "-"))
+    figure = draw_strips(scores, styles, {one.name: one.name for one in scores.datasets})
+    axes = figure.axes[[one.name for one in scores.datasets].index(task)]
+    names = [label.get_text().replace("\n", " ") for label in axes.get_yticklabels()]
+    assert names[-3:] == ["floor: majority", "reference: bag of words", "floor: random vectors"]
+    lines = [line.get_linestyle() for line in axes.lines if line.get_transform() != axes.transData]
+    assert sum(line != "-" for line in lines) >= 3
+    assert "99.00" in [text.get_text() for text in axes.texts]
+    page = write_report(folder, store).read_text()
+    assert "Dotted lines: untrained encoders, floors and references." in page
 
 
 def test_json_and_rows_have_baselines(written) -> None:

@@ -7,7 +7,7 @@ shows the same strips.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,10 +16,12 @@ from biphasic.amounts import round_ticks
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.frame import FONT_SIZE, add_field, fix_ticks, head, marker_look
 from biphasic.analysis.figures.render import drawing
-from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
+from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Score, Scores
 from biphasic.analysis.text import is_whole, points_cell, shortened, wrap
+from biphasic.facts import REFERENCE, is_baseline
 from biphasic.palette import FLOOR, GRID, INK, MUTED, PAPER, SeriesStyle
 
+_OF_BASELINE = SeriesStyle(FLOOR, "D", ":")
 _MOST_TICKS = 4
 _ROOM = 0.06
 _LEAST_ROOM = 0.3  # minimum margin on either side, in percent points
@@ -107,7 +109,7 @@ def draw_strips(
 ) -> Figure:
     """Draw the strips of every dataset except averages, in two columns."""
     datasets = [dataset for dataset in scores.datasets if not dataset.is_average]
-    field = _ROW * max(len(scores.models), 1)
+    field = _ROW * max((len(_shown(scores, dataset)) for dataset in datasets), default=1)
     num_columns = max(1, min(_COLUMNS, len(datasets)))
     num_rows = -(-len(datasets) // num_columns)
     across = num_columns * (_WIDTH + _GAP) - _GAP
@@ -125,15 +127,22 @@ def draw_strips(
     return figure
 
 
+def _shown(scores: Scores, dataset: DatasetInfo) -> list[ModelInfo]:
+    """Return the models, and the floors and references with a score on a dataset."""
+    baselines = (m for m in scores.baselines if scores.get(m.name, dataset.name).estimate)
+    return [*scores.models, *baselines]
+
+
 def _draw_rows(
     axes: Axes, scores: Scores, dataset: DatasetInfo, styles: Mapping[str, SeriesStyle]
 ) -> None:
-    rows = [scores.get(model.name, dataset.name) for model in scores.models]
+    models = _shown(scores, dataset)
+    rows = [scores.get(model.name, dataset.name) for model in models]
     on = axis(rows, []) or Scale(0.0, 100.0, ())
     axes.set(xlim=(0, 100), ylim=(len(rows) - 0.5, -0.5))
     fix_ticks(axes, on.ticks)
-    shown = shortened((model.label for model in scores.models), is_whole)
-    names = [wrap(shown[model.label]) for model in scores.models]
+    shown = shortened((model.label for model in models), is_whole)
+    names = [wrap(shown[model.label]) for model in models]
     axes.set_yticks(range(len(rows)), names, fontsize=FONT_SIZE, color=INK, va="center")
     axes.tick_params(axis="y", pad=8)
     axes.spines["left"].set_visible(False)
@@ -141,8 +150,8 @@ def _draw_rows(
     axes.grid(axis="x", color=GRID, linewidth=0.7)
     means = scores.finished.means(dataset.name)
     best = max(means.values(), default=None)
-    for y, (model, score) in enumerate(zip(scores.models, rows, strict=True)):
-        estimate, style = score.estimate, styles[model.name]
+    for y, (model, score) in enumerate(zip(models, rows, strict=True)):
+        estimate, style = score.estimate, styles.get(model.name, _OF_BASELINE)
         is_best = model.name in means and means[model.name] == best
         axes.annotate(
             "no score" if estimate is None else points_cell(estimate), (1, y), xytext=(8, 0),
@@ -153,8 +162,12 @@ def _draw_rows(
         drawn = strip(score, style, on, None)
         if drawn is None:
             continue
-        if model.is_untrained:
-            axes.axvline(drawn.mean, color=FLOOR, linewidth=1.1, linestyle=(0, (1, 2)))
+        if model.is_untrained or is_baseline(model.name):
+            is_reference = model.name.startswith(REFERENCE)
+            dots = (0, (5, 3)) if is_reference else (0, (1, 2))
+            axes.axvline(drawn.mean, color=FLOOR, linewidth=1.1, linestyle=dots)
+        if is_baseline(model.name):  # the same for every seed
+            drawn = replace(drawn, seeds=())
         interval = {"linewidth": 2.4, "alpha": 0.55, "solid_capstyle": "round"}
         seeds = {"linestyle": "", "marker": "|", "markersize": 6, "alpha": 0.6}
         mean = marker_look(style, size=6.0)

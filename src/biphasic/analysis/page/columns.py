@@ -106,9 +106,10 @@ class Column:
 
     @property
     def floors(self) -> list[float]:
-        """Positions of the means of untrained encoders, in percent of the width."""
-        scale, untrained = self.scale, (m.name for m in self.scores.models if m.is_untrained)
-        means = [found.mean for name in untrained if (found := self.score(name).estimate)]
+        """Positions of untrained encoders, floors and references, in percent of the width."""
+        untrained = [model for model in self.scores.models if model.is_untrained]
+        scale, names = self.scale, (m.name for m in (*untrained, *self.baselines))
+        means = [found.mean for name in names if (found := self.score(name).estimate)]
         return [scale.place(mean) for mean in means] if scale else []
 
 
