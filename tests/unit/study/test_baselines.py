@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
 from biphasic.errors import ConfigError
+from biphasic.model.loading.hub import LocalModel
 from biphasic.records import ResultRecord
 from biphasic.sealed import read_result_record
 from biphasic.store import result_folder
 from biphasic.study.plan.baselines import compute_baselines
+from biphasic.study.plan.finished import plan_notes
 from biphasic.study.run.record import question_records
 from tiny_study import GROUND, clm, plan_of, tiny_study
 
@@ -107,3 +110,19 @@ def test_a_question_may_name_floors_and_references_of_its_tasks(locate):
     compared = asking("clm", "floor:majority", compare=[{"arms": ["clm", "reference:tfidf"]}])
     with pytest.raises(ConfigError, match=r"compare\.0: task 'pydocs-sc' has no baseline"):
         plan_of(compared, GROUND, locate(compared))
+
+
+def test_an_arm_without_a_known_width_has_a_note(locate, tmp_path, make_retrieval):
+    make_retrieval(tmp_path / "tasks/pydocs-ir")
+    model = tmp_path / "model"
+    model.mkdir()
+    encoders = {"e": LocalModel(model, "identity", None)}
+    arms = {"name": "e", "encoder": {"pretrained": str(model)}}, {"name": "c", "phases": [clm(4)]}
+    config = study(*arms, tasks=("pydocs-ir",))
+    tasks = locate(config, tmp_path / "tasks")
+    for settings, number in (({}, 1), ({"hidden_size": 8}, 0)):
+        (model / "config.json").write_text(json.dumps(settings))
+        plan = plan_of(config, GROUND, tasks, root=tmp_path, encoders=encoders)
+        notes = [one for one in plan_notes(plan) if "no random vectors" in one]
+        assert len(notes) == number
+        assert all(note.startswith("arm 'e': its config.json has no width") for note in notes)

@@ -18,6 +18,7 @@ from biphasic.study.by_name import link_states, readable_name
 from biphasic.study.gc import clean as cleaning
 from biphasic.study.gc.clean import clean, cleaning_lines
 from biphasic.study.gc.pins import read_pins, record_pin
+from biphasic.study.plan.preview import preview_study
 from biphasic.study.run.record import settings_digest
 from biphasic.study.spec.study import StudyConfig
 from biphasic.study.study import Study
@@ -208,6 +209,17 @@ def test_pretraining_of_no_study_is_not_lost_by_surprise(root, store):
         assert not (store / gone).exists()
     assert read_pins(store) == ()
     assert clean(root).items == ()
+
+
+def test_floors_and_references_of_studies_stay_and_orphaned_ones_go(root, store):
+    baselines = {one.id for one in preview_study(Study.saved(root / "one")).baselines}
+    assert len(baselines) == 2
+    for identity in (*baselines, "of-no-study"):
+        if not is_complete(store / "finetunes" / identity):
+            fake_result(store, identity, state="")
+    assert names(clean(root)) == ["of-no-study"]
+    shutil.rmtree(root / "one")
+    assert {*baselines, "of-no-study"} <= {*names(clean(root))}
 
 
 def test_names_lead_to_finished_states_and_go_with_them(root, store):

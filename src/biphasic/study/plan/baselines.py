@@ -117,7 +117,7 @@ def plan_baselines(
     tasks: Sequence[PlannedTask], arms: Sequence[PlannedArm], seeds: Collection[int]
 ) -> Iterator[PlannedBaseline]:
     """Yield the baselines of tasks; `seeds` are those of the fine-tunings."""
-    vectors = {one: arm.name for arm in reversed(arms) if (one := _vectors_of(arm))}
+    vectors = {one: arm.name for arm in reversed(arms) if (one := vectors_of(arm))}
     named = {
         RANDOM_VECTORS if len(vectors) == 1 else f"{RANDOM_VECTORS}:{arm}": one
         for one, arm in reversed(vectors.items())
@@ -145,7 +145,7 @@ def compute_baselines(planned: Sequence[PlannedBaseline], store: Path, tokenizer
                 one.compute(store, tokenizer)
 
 
-def _vectors_of(arm: PlannedArm) -> Vectors | None:
+def vectors_of(arm: PlannedArm) -> Vectors | None:
     """Return the width of an arm and its tokenizer; None if its model is not here."""
     tokenizer = arm.lineage.fingerprint.tokenizer_sha256
     if arm.encoder is None and (architecture := arm.recipe.architecture):

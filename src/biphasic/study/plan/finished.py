@@ -9,6 +9,7 @@ from typing import Any
 
 from biphasic.amounts import count
 from biphasic.errors import DataError
+from biphasic.facts import RANDOM_VECTORS
 from biphasic.files import canonical_json, complete_names, is_complete, read_json, remove
 from biphasic.locks import Say, lock_cleaning, refuse_running_work
 from biphasic.numerics import is_other_code
@@ -17,8 +18,10 @@ from biphasic.sealed import read_result_record
 from biphasic.store import FINETUNES, STATES, is_trained, result_folder, state_folder
 from biphasic.study.inputs.overlaps import num_seen
 from biphasic.study.inputs.tasks import few_steps
+from biphasic.study.plan.baselines import vectors_of
 from biphasic.study.plan.finetuning import FinetuneGroup, other_reading_of_phase
 from biphasic.study.plan.plan import Plan, Segment
+from biphasic.tasks.kinds.registry import KINDS
 from biphasic.training.state import Checkpoints, read_state_record
 
 _OTHER_VERSION = "another version of biphasic"
@@ -70,7 +73,20 @@ def plan_notes(plan: Plan) -> tuple[str, ...]:
     rates = plan.study.config.rate_notes()
     few = [note] if (note := few_steps(plan.tasks)) else []
     tasks = (*few, *_same_tasks(plan), *_seen_in_training(plan))
-    return (*rates, *tasks, *_other_readings(plan), *outdated_arms(plan))
+    widths = _without_width(plan)
+    return (*rates, *tasks, *_other_readings(plan), *widths, *outdated_arms(plan))
+
+
+def _without_width(plan: Plan) -> Iterator[str]:
+    """Yield a note for each arm without random vectors, if a task has such a floor."""
+    if plan.assumed or not any(RANDOM_VECTORS in KINDS[t.info.kind].baselines for t in plan.tasks):
+        return
+    for arm in plan.arms:
+        if vectors_of(arm) is None:
+            yield (
+                f"arm '{arm.name}': its config.json has no width of hidden states, so there are no "
+                f"random vectors as wide as its own ({RANDOM_VECTORS})"
+            )
 
 
 def _seen_in_training(plan: Plan) -> Iterator[str]:
