@@ -187,6 +187,20 @@ def test_filters_of_a_task_have_the_weight_of_one_task_in_an_average(tmp_path, d
     assert average["high"] - average["difference"] == pytest.approx(error * 1.96, rel=0.01)
 
 
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="a comparison over a benchmark calls its tasks test examples",
+)
+def test_a_comparison_over_a_benchmark_counts_its_tasks(tmp_path):
+    for model, scores in (("org__a", (0.5, 0.6, 0.9)), ("org__b", (0.4, 0.3, 0.8))):
+        for name, score in zip("ABC", scores, strict=True):
+            task_file(tmp_path, model, "r1", name, score)
+    lines = "\n".join(compare(tmp_path).lines())
+    assert "3 tasks" in lines
+    assert "test examples" not in lines
+
+
 def test_a_benchmark_is_compared_over_its_tasks(tmp_path):
     draw = np.random.default_rng(0)
     ease = draw.random(30)

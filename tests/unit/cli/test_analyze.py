@@ -99,7 +99,9 @@ def test_intervals_over_pretraining_need_replicates(results):
 
 
 def test_mistakes_are_reported(tmp_path):
-    assert "no results; give the folder of a study" in str(run(tmp_path).exception)
+    refused = str(run(tmp_path).exception)
+    assert "no results; give the folder of a study" in refused
+    assert "lm-evaluation-harness or mteb, or tables" in refused
     wrong = run(tmp_path, "--convention", "papre")
     assert wrong.exit_code == 2
     assert "'papre' is not one of 'standard', 'paper'" in wrong.stderr

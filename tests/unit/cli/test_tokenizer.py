@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
+import threading
 
 import pytest
 from typer.testing import CliRunner
@@ -191,3 +193,31 @@ def test_the_same_again_is_done_and_anything_else_refused(texts, tmp_path):
     with pytest.raises(ConfigError, match="made from other sources or settings"):
         run(*arguments, "--vocab-size", 300)
     assert (tmp_path / "made/tokenizer.json").stat().st_mtime_ns == written
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="the hub's library also asks for its list of agents, so an unknown id waits twice for "
+    "a hub that does not answer; each request of ours will be the only one",
+)
+def test_a_hub_that_cannot_be_reached_is_asked_once(tmp_path):
+    requests = []
+
+    def refuse(server: socket.socket) -> None:
+        while True:
+            connection, _ = server.accept()
+            requests.append(connection.recv(256).split(b"\r\n")[0].decode())
+            connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=refuse, args=(server,), daemon=True).start()
+        hub = {"HF_ENDPOINT": f"http://127.0.0.1:{server.getsockname()[1]}"}
+        ended = subprocess.run(
+            command("tokenizer", "check", "owner/unknown"),
+            capture_output=True,
+            check=False,
+            env={**os.environ, **hub, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"},
+        )
+    assert ended.returncode == 2
+    assert requests == ["GET /api/models/owner/unknown HTTP/1.1"]

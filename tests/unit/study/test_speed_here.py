@@ -10,7 +10,7 @@ from biphasic.evaluation import best
 from biphasic.evaluation.best import expected_time
 from biphasic.evaluation.plan import PlannedEvaluation
 from biphasic.model.checks.limits import ModelLimits
-from biphasic.model.loading.build import architecture_config
+from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.loading.hub import LocalModel
 from biphasic.model.presets import PRESETS
 from biphasic.study.inputs.tasks import PlannedTask
@@ -115,6 +115,33 @@ def test_adapting_says_how_long_it_takes(monkeypatch, tmp_path):
         # 3.4 million parameters of the body and the head, 1.6 of the input: 16 bytes for each.
         assert found[1].startswith("at least 78.")
         assert found[2].endswith(" on disk")
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="the time of an adaptation is computed from the speed of a small model, so it is "
+    "several times too high for a wide one; a layer of its own width will be measured",
+)
+def test_the_speed_of_an_adaptation_is_measured_at_its_width(monkeypatch, tmp_path):
+    special = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
+    shape = PRESETS["nano"].model_copy(update={"hidden_size": 384, "intermediate_size": 768})
+    config = architecture_config(shape, vocab_size=8192, max_seqlen=256, special_ids=special)
+    config.save_pretrained(tmp_path)
+    raw = {
+        "model": {"pretrained": str(tmp_path)}, "max_seqlen": 256, "rows_per_step": 8,
+        "learning_rate": {"peak": 1e-3}, "phases": [{"objective": "mlm", "steps": 2000}],
+    }  # fmt: skip
+    measured = []
+
+    def make(config, **options):
+        measured.append(config.hidden_size)
+        return new_model(config, **options)
+
+    monkeypatch.setattr(speed, "new_model", make)
+    recipe = parse_config(Recipe, raw, where="test")
+    assert speed.cost_here(recipe, start=0, vocab_size=8192, compute=ComputeConfig())
+    assert {*measured} == {384}
 
 
 def test_training_of_more_than_a_minute_is_measured(monkeypatch):

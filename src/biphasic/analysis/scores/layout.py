@@ -207,8 +207,9 @@ def read_layout(folder: Path, choice: DatasetChoice = EVERY) -> Layout:
     if not runs:
         problem = f"; {problems[0].text}" if problems else ""
         raise DataError(
-            f"{folder}: no results; give the folder of a study, or one with "
-            f"{RUN_FOLDER}/{RESULTS}{problem}"
+            f"{folder}: no results; give the folder of a study, the root of 'biphasic evaluate', "
+            f"or one with {RUN_FOLDER}/{RESULTS}, results of lm-evaluation-harness or mteb, or "
+            f"tables with 'id' and 'score' (docs/analyze.md){problem}"
         )
     problems += _missing(runs)
     used = {dataset for _, dataset in runs}
