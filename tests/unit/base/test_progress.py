@@ -7,6 +7,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+import torch
 from rich.console import Console
 
 from biphasic import progress
@@ -166,3 +167,22 @@ def test_a_command_that_a_notebook_runs_prints_lines(monkeypatch, in_notebook):
         monkeypatch.setenv("JPY_PARENT_PID", "1")
         monkeypatch.setenv("FORCE_COLOR", "1")
     assert Bars(progress_console()).disable == in_notebook
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="lines do not name --threads where threads wait for cores that other programs use",
+)
+def test_a_line_names_threads_where_cores_are_busy(hurried):
+    before, paper = torch.get_num_threads(), Paper()
+    torch.set_num_threads(64)
+    try:
+        with progress_bar(Console(file=paper), "training") as report:
+            report(1, 8)  # and no processor time is used
+            for _ in range(20):
+                paper.has_line.clear()
+                assert paper.has_line.wait(30)
+    finally:
+        torch.set_num_threads(before)
+    assert "--threads" in paper.getvalue()

@@ -43,3 +43,16 @@ def test_damage_in_pairs_is_named_beside_other_damage(pairs, cli, name):
     assert code == 1
     assert any("study.json" in line for line in damaged)
     assert [str(pairs) in line and name in line for line in damaged].count(True) == 1
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="a study needs text to pretrain on although all of its phases read pairs of texts",
+)
+def test_phases_of_pairs_need_no_corpus(tmp_path, pairs):
+    reads = {"objective": "distill", "pairs": str(pairs), "steps": 2}
+    config = study_of(
+        write_texts(tmp_path), tmp_path / "alone", arms=[{"name": "a", "phases": [reads]}], tasks=[]
+    )
+    assert not config.reads_corpus
