@@ -24,6 +24,7 @@ _RESULT_COLUMNS = (
 )  # fmt: skip
 _TABLE_COLUMNS = (
     "arm", "task", "metric", "mean", "half_width", "num_seeds", "is_complete", "convention",
+    "is_at_end",
 )  # fmt: skip
 
 
@@ -64,18 +65,19 @@ def results_csv(records: StudyRecords) -> str:
 def table_csv(records: StudyRecords) -> str:
     """Write mean and half-width per arm, task and metric, of runs chosen by the main metric."""
     convention = records.study.convention
-    rows: list[Sequence[Any]] = [(*row, "", "", "", "") for row in _heldout_losses(records)]
+    rows: list[Sequence[Any]] = [(*row, "", "", "", "", "") for row in _heldout_losses(records)]
     metrics = {task.name: task.metric for task in records.tasks}
     scores = study_scores(records)
     for (arm_name, task_name), runs in (*records.selected.items(), *records.baselines.items()):
         main = metrics[task_name]
         others = {metric for run in runs for metric in (run.test or {})}
-        complete = str(scores.get(arm_name, task_name).is_complete).lower()
+        cell = scores.get(arm_name, task_name)
+        marks = (str(cell.is_complete).lower(), convention, str(cell.is_at_end).lower())
         for metric in (main, *sorted(others - {main})):
             found = [run.test[metric] for run in runs if run.test and metric in run.test]
             score = estimate(found, convention=convention)
             numbers = (score.mean, score.half_width, score.num_seeds) if score else ("", "", 0)
-            rows.append((arm_name, task_name, metric, *numbers, complete, convention))
+            rows.append((arm_name, task_name, metric, *numbers, *marks))
     return csv_text(_TABLE_COLUMNS, rows)
 
 
