@@ -21,14 +21,15 @@ import biphasic
 _LOG = getLogger(__name__)
 _DOCS = Path(__file__).parent
 _BUILD = _DOCS.parent / "build"
-sys.path.insert(0, str(_DOCS))
-from records import write_reports  # noqa: E402 - beside this file
+_BESIDE = ("benchmarks", "evidence")
+_NAMES = "|".join(_BESIDE)
+sys.path.insert(0, str(_DOCS.parent / "evidence"))
+from records import write_reports  # noqa: E402 - not in the package
 
 project = "biphasic"
 author = "the biphasic authors"
 release = biphasic.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
-exclude_patterns = ["replication/*.yaml"]
 suppress_warnings = ["toc.not_included"]  # the page of decisions links to each
 html_theme = "furo"
 html_title = "biphasic"
@@ -58,7 +59,7 @@ nb_execution_raise_on_error = True
 # For the kernels of tutorials: our commands are found, and nothing is downloaded.
 os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
 os.environ |= {
-    "BIPHASIC_DOCS": str(_DOCS),
+    "BIPHASIC_EVIDENCE": str(_DOCS.parent / "evidence"),
     "COLUMNS": "100",
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
@@ -98,7 +99,23 @@ def _write_reports() -> None:
     """Write the reports of shipped studies, with the records that they link to."""
     extra = Path(html_extra_path[0])
     shutil.rmtree(extra, ignore_errors=True)
-    write_reports(sorted(_DOCS.glob("*/records.tar.gz")), extra / "reports")
+    write_reports(sorted((_DOCS / "evidence").glob("*/records.tar.gz")), extra / "reports")
+
+
+def _link_to_folders_beside() -> None:
+    """Show the folders of studies and benchmarks, which stand beside this one, below it."""
+    for name in _BESIDE:
+        link = _DOCS / name
+        if not link.exists():
+            link.symlink_to(Path("..") / name, target_is_directory=True)
+
+
+def _link_below(_: Sphinx, page: str, source: list[str]) -> None:
+    """Let links to the folders beside these lead to their pages on the site, and back."""
+    is_beside = page.partition("/")[0] in _BESIDE
+    up = "../" * page.count("/")
+    here, there = (rf"{up}\.\./docs/", up) if is_beside else (rf"{up}\.\./({_NAMES})/", rf"{up}\1/")
+    source[0] = re.sub(rf"\]\({here}", rf"]({there}", source[0])
 
 
 def _join_streams(_: Sphinx, tree: nodes.document) -> None:
@@ -164,9 +181,11 @@ def _check_links(app: Sphinx, error: Exception | None) -> None:
 def setup(app: Sphinx) -> None:
     """Connect to the build."""
     app.connect("build-finished", _check_links)
+    app.connect("source-read", _link_below)
     app.connect("doctree-read", _show_magics_as_files)
     app.connect("doctree-read", _join_streams)
 
 
+_link_to_folders_beside()
 _write_command_line()
 _write_reports()

@@ -1,6 +1,6 @@
 """Packs records of finished studies, without weights; the site builds reports from them.
 
-Usage: .venv/bin/python docs/records.py runs/quickstart docs/quickstart/records.tar.gz
+Usage: .venv/bin/python evidence/records.py runs/quickstart evidence/quickstart/records.tar.gz
 
 Several studies of one root can be packed together: `runs/one runs/other records.tar.gz`.
 """

@@ -91,7 +91,7 @@ def pack(name: str) -> None:
                 manifest = json.loads((one / "manifest.json").read_text(encoding="utf-8"))
                 del manifest["files"]["scores.parquet"]
                 (one / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-        subprocess.run([sys.executable, "docs/records.py", copy / name, archive], check=True)
+        subprocess.run([sys.executable, "evidence/records.py", copy / name, archive], check=True)
 
 
 def main() -> None:

@@ -452,7 +452,7 @@ def test_packed_records_show_what_was_registered_and_when(registered, tmp_path):
     forecast = {"difference": 5, "interval": [1, 9.5]}
     registered.ask(question(asked("clm", "mlm", forecast=forecast)))
     registered()
-    path = Path(__file__).parents[3] / "docs/records.py"
+    path = Path(__file__).parents[3] / "evidence/records.py"
     spec = importlib.util.spec_from_file_location("docs_records", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -14,7 +14,7 @@ from biphasic.study.run.record import question_records
 from biphasic.study.spec.load import load_study
 
 CHECKOUT = Path(__file__).parents[3]
-PAGE = CHECKOUT / "docs/replication/README.md"
+PAGE = CHECKOUT / "evidence/replication/README.md"
 
 
 @pytest.fixture(scope="module")

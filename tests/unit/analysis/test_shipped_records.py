@@ -1,4 +1,4 @@
-"""Records in docs/: complete, packed as `docs/records.py` packs them, and what README.md quotes."""
+"""Records in evidence/: complete, packed as its `records.py` packs them, and what README.md quotes."""
 
 import csv
 import gzip
@@ -22,7 +22,7 @@ from mini_study import once
 from warm import render_nothing
 
 CHECKOUT = Path(__file__).parents[3]
-ARCHIVES = sorted(CHECKOUT.glob("docs/*/records.tar.gz"))
+ARCHIVES = sorted(CHECKOUT.glob("evidence/*/records.tar.gz"))
 NUMBERS = CHECKOUT / "tests/golden/studies"  # BIPHASIC_RECORD=1 writes them
 
 
@@ -50,7 +50,7 @@ def test_shipped_records_are_complete_and_pack_to_the_same_files(unpacked, archi
         records = load_records(folder)
         assert records.problems == ()
         assert all(run in records.results for run in records.runs)
-    spec = importlib.util.spec_from_file_location("docs_records", CHECKOUT / "docs/records.py")
+    spec = importlib.util.spec_from_file_location("docs_records", CHECKOUT / "evidence/records.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     with (tmp_path / "records.tar").open("wb") as packed:
@@ -124,9 +124,9 @@ def same(cell, known):
         return cell == known
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart/README.md"])
+@pytest.mark.parametrize("page", ["README.md", "evidence/quickstart/README.md"])
 def test_pages_quote_the_scores_of_the_quickstart(unpacked, page):
-    [folder] = unpacked[CHECKOUT / "docs/quickstart/records.tar.gz"]
+    [folder] = unpacked[CHECKOUT / "evidence/quickstart/records.tar.gz"]
     scores = study_scores(load_records(folder))
     estimates = [score.estimate for score in scores.cells.values()]
     text = (CHECKOUT / page).read_text(encoding="utf-8")
@@ -137,10 +137,10 @@ def test_pages_quote_the_scores_of_the_quickstart(unpacked, page):
 
 
 def test_the_quickstart_has_the_best_rates_of_its_trials(unpacked):
-    [folder] = unpacked[CHECKOUT / "docs/quickstart/records.tar.gz"]
+    [folder] = unpacked[CHECKOUT / "evidence/quickstart/records.tar.gz"]
     arms = {arm.name: arm.record for arm in load_records(folder).arms}
-    page = (CHECKOUT / "docs/quickstart/README.md").read_text(encoding="utf-8")
-    with (CHECKOUT / "docs/quickstart/rates.csv").open(encoding="utf-8", newline="") as stream:
+    page = (CHECKOUT / "evidence/quickstart/README.md").read_text(encoding="utf-8")
+    with (CHECKOUT / "evidence/quickstart/rates.csv").open(encoding="utf-8", newline="") as stream:
         trials = list(csv.DictReader(stream))
     assert {trial["name"] for trial in trials} == arms.keys() - {"untrained"}
     for name in arms.keys() - {"untrained"}:
@@ -183,10 +183,10 @@ def test_pages_have_the_answers_and_figures_of_reports_that_are_rebuilt_without_
         for folder in folders
         if read_study(folder).questions
     }
-    replication = CHECKOUT / "docs/replication/README.md"
+    replication = CHECKOUT / "evidence/replication/README.md"
     replications = unpacked[replication.with_name("records.tar.gz")]
     answers = [["study", "report", str(folder), "--markdown"] for folder in asked]
-    [embeddings] = unpacked[CHECKOUT / "docs/embeddings/records.tar.gz"]  # many recipes
+    [embeddings] = unpacked[CHECKOUT / "evidence/embeddings/records.tar.gz"]  # many recipes
     report = ["study", "report", str(embeddings)]
     options = ("--by-pretraining", "--every-dataset", "--format", "png")
     figures = [["figures", str(folder), *options] for folder in replications]
