@@ -1,4 +1,4 @@
-"""Records in evidence/: complete, packed as its `records.py` packs them, and what README.md quotes."""
+"""Records in evidence/: complete, packed as `records.py` packs them, and as README.md quotes."""
 
 import csv
 import gzip
