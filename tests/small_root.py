@@ -11,7 +11,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from biphasic.files import complete_folder, write_json
+from biphasic.files import write_json
+from biphasic.store import complete_folder
 from biphasic.study.run.prepare import PreparedStudy, prepare_study
 from biphasic.study.spec.study import StudyConfig
 from biphasic.study.study import Study

@@ -1,4 +1,4 @@
-"""Atomic writes of files and folders, and verification by hashes."""
+"""Atomic writes of files, hashes, JSON, and paths."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ import re
 import shutil
 import stat
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from biphasic.errors import (
     REPAIR,
-    CheckpointError,
     ConfigError,
     DataError,
     is_system_fault,
@@ -25,8 +22,6 @@ from biphasic.errors import (
     repeated,
 )
 
-MANIFEST = "manifest.json"
-FileEntries = Mapping[str, tuple[int, str]]  # size and SHA-256 of files, by name
 PARTIAL = ".partial-"  # prefix of unfinished files and folders
 # Files of an adapter in peft's format.
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
@@ -51,7 +46,7 @@ def file_sha256(path: Path) -> str:
 def write_text(path: Path, text: str, *, is_flushed: bool = True) -> None:
     """Replace `path` by `text` atomically: readers see the old file or the new one.
 
-    A flushed file survives a power loss. In `complete_folder`, all files are flushed at its end.
+    A flushed file survives a power loss; `store.complete_folder` flushes all files at its end.
     """
     write_bytes(path, text.encode("utf-8"), is_flushed=is_flushed)
 
@@ -73,7 +68,7 @@ def write_bytes(path: Path, content: bytes, *, is_flushed: bool = True) -> None:
                 os.fsync(stream.fileno())
         partial.replace(path)
         if is_flushed:
-            _flush(path.parent)
+            flush(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -176,138 +171,6 @@ def refuse_adapter(folder: Path) -> None:
             )
 
 
-@contextmanager
-def complete_folder(path: Path, **manifest: Any) -> Iterator[Path]:
-    """Yield a temporary folder that is renamed to `path` when the block succeeds.
-
-    The manifest (`manifest.json`: SHA-256 and size of every file, plus `manifest`'s fields) is
-    written last; then the folder is renamed (`publish_folder`). If `path` is complete by then, the
-    new content is dropped: paths are content identities, so both are the same. An incomplete folder
-    is replaced, unless it has files with other names.
-    """
-    partial = partial_path(path)
-    partial.mkdir()
-    try:
-        yield partial
-        seal_folder(partial, **manifest)
-        if is_complete(path):
-            return
-        if path.exists():
-            _refuse_foreign(path, partial)
-            shutil.rmtree(path)
-        publish_folder(partial, path)
-    finally:
-        if partial.exists():
-            shutil.rmtree(partial)
-
-
-def publish_folder(partial: Path, path: Path) -> None:
-    """Rename a finished folder to `path`, which survives a power loss with all it contains.
-
-    Everything is on the disk before the name is, so a folder with this name is never cut short.
-    Others may read its files as far as the umask says.
-    """
-    usual = stat.S_IMODE(partial.stat().st_mode) & 0o666
-    for inside in (*partial.rglob("*"), partial):
-        status = inside.stat()
-        # safetensors writes for the owner alone. A file with more names is in another folder, too.
-        if stat.S_ISREG(status.st_mode) and not status.st_mode & 0o077 and status.st_nlink == 1:
-            inside.chmod(usual)
-        _flush(inside)
-    partial.replace(path)
-    _flush(path.parent)
-
-
-def seal_folder(folder: Path, **manifest: Any) -> None:
-    """Write the manifest of a folder, which marks it as complete."""
-    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
-    files = {path.relative_to(folder).as_posix(): file_entry(path) for path in paths}
-    write_json(folder / MANIFEST, {**manifest, "files": files}, is_flushed=False)
-
-
-def is_complete(folder: Path) -> bool:
-    """Return whether a folder is complete, i.e. has a manifest."""
-    return is_file(folder / MANIFEST)
-
-
-def complete_names(folder: Path) -> set[str]:
-    """Return the names of all complete folders directly below a folder."""
-    if not folder.is_dir():
-        return set()
-    return {entry.name for entry in folder.iterdir() if is_complete(entry)}
-
-
-def verify_folder(
-    folder: Path, *, remedy: str = "", hashes: bool = True, identity: str | None = None
-) -> dict[str, Any]:
-    """Verify the files of a complete folder against its manifest, and return the manifest.
-
-    Without `hashes`, only existence and sizes are checked. With `identity`, the folder must hold
-    this state or fine-tuning. `remedy` ends the error message; by default, to make it again.
-    """
-    if problem := find_damage(folder, hashes=hashes, identity=identity):
-        again = f"delete the folder {folder} and run again"
-        raise CheckpointError(f"{problem}; {remedy or again}")
-    return read_json(folder / MANIFEST)
-
-
-def find_damage(folder: Path, *, hashes: bool = True, identity: str | None = None) -> str | None:
-    """Return the first problem of a folder, as `verify_folder` finds it; None if it is intact."""
-    if not is_complete(folder):
-        return f"{folder}: incomplete (no {MANIFEST})"
-    if problem := next(damaged_files(folder, folder / MANIFEST, hashes=hashes), None):
-        return problem
-    if identity and (problem := identity_problem(read_json(folder / MANIFEST), identity)):
-        return f"{folder}: {problem}"
-    return None
-
-
-def identity_problem(manifest: Mapping[str, Any], identity: str) -> str:
-    """Return how a manifest contradicts the place of its folder; empty if it does not."""
-    what = "state" if "identity" in manifest else "fine-tuning"
-    held = manifest.get("identity", manifest.get("id"))
-    if held is None:
-        return f"{MANIFEST} names no state or fine-tuning"
-    return "" if held == identity else f"holds {what} {str(held)[:12]}, not {identity[:12]}"
-
-
-def file_entry(file: Path) -> dict[str, Any]:
-    """Return a file's entry in a manifest: its size and its hash."""
-    return {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
-
-
-def listed_files(record: Any) -> FileEntries:
-    """Return the entries of the files that a record lists (`file_entry`)."""
-    try:
-        return {name: (each["bytes"], each["sha256"]) for name, each in record["files"].items()}
-    except (KeyError, TypeError, AttributeError):
-        raise ValueError("damaged") from None
-
-
-def damaged_files(folder: Path, record: Path, *, hashes: bool) -> Iterator[str]:
-    """Yield the problems of the files that a record lists, without `hashes` only of sizes."""
-    try:
-        files = listed_files(read_json(record))
-    except (DataError, ValueError):
-        yield f"{record}: damaged"
-        return
-    yield from wrong_files(folder, files, record=record, hashes=hashes)
-
-
-def wrong_files(folder: Path, files: FileEntries, *, record: Path, hashes: bool) -> Iterator[str]:
-    """Yield the problems of files with these entries, which `record` lists."""
-    for name, (num_bytes, sha256) in files.items():
-        file = folder / name
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            yield f"{record}: names {name}, which is not in its folder"
-        elif not is_file(file):
-            yield f"{file}: missing"
-        elif (size := file.stat().st_size) != num_bytes:
-            yield f"{file}: wrong size ({size} bytes, expected {num_bytes})"
-        elif hashes and file_sha256(file) != sha256:
-            yield f"{file}: damaged (SHA-256 differs from {record.name})"
-
-
 def remove(path: Path) -> None:
     """Delete a file or a folder, which no longer looks finished midway; links are not followed."""
     if path.is_symlink() or not path.is_dir():
@@ -335,20 +198,7 @@ def remove_partials(folder: Path, name: str = "") -> None:
             leftover.unlink()
 
 
-def _refuse_foreign(folder: Path, new: Path) -> None:
-    """Raise a DataError if a folder to replace has files that the new one lacks."""
-    if not folder.is_dir():
-        raise DataError(f"{folder}: is a file, not a folder; move it away and run again")
-    others = (p.relative_to(folder) for p in sorted(folder.rglob("*")) if not p.is_dir())
-    foreign = [name for name in others if not (new / name).exists()]
-    if foreign:
-        raise DataError(
-            f"{folder}: contains {foreign[0]}, which biphasic did not write; move the folder away "
-            "and run again"
-        )
-
-
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
     """Write a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

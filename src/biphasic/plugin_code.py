@@ -15,8 +15,9 @@ from traceback import walk_tb
 from types import ModuleType
 
 from biphasic.errors import ConfigError, reading
-from biphasic.files import complete_folder, digest
+from biphasic.files import digest
 from biphasic.numerics import code_sha256
+from biphasic.store import complete_folder
 
 FOLDER = "plugins"
 """Folder of a store with the files of plugins, by the hash of their code."""

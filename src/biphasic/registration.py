@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.errors import DataError
-from biphasic.files import complete_folder, complete_names, digest, write_json
+from biphasic.files import digest, write_json
 from biphasic.records import RegistrationRecord, StudyRecord
-from biphasic.sealed import SealedFolder
+from biphasic.store import REGISTRATION, complete_folder, complete_names
 
 REGISTRATIONS = "registrations"
 _FILE = "registration.json"
@@ -55,7 +55,7 @@ def read_registrations(study_folder: Path) -> tuple[RegistrationRecord, ...]:
     records: list[RegistrationRecord] = []
     for name in sorted(complete_names(study_folder / REGISTRATIONS)):
         folder = study_folder / REGISTRATIONS / name
-        sealed = SealedFolder(folder, identity=None, remedy="restore it from a copy")
+        sealed = REGISTRATION.open(folder)
         record = sealed.record(RegistrationRecord, _FILE)
         before = records[-1].id if records else None
         if registration_id(record.fixed, record.code, record.amends) != record.id:

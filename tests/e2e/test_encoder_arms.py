@@ -9,8 +9,8 @@ import pytest
 import yaml
 from huggingface_hub import constants
 
-from biphasic.files import complete_names
 from biphasic.model.loading.hub import fetch_model
+from biphasic.store import complete_names
 from families import save_family
 from mini_study import STUDY, arms, snapshot, write_custom_tasks
 

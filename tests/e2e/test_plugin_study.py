@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from biphasic.files import complete_names
+from biphasic.store import complete_names
 from mini_study import run_command
 from plugin_files import page_code, write_stride
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from biphasic.files import is_complete
+from biphasic.store import is_complete
 from mini_study import STUDY, copy_root, results, run_command, write_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]

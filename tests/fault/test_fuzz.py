@@ -44,12 +44,12 @@ from biphasic.data.text.files import read_text_files
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.errors import BiphasicError, CheckpointError, DataError
 from biphasic.execution.cluster.site import Site
-from biphasic.files import MANIFEST, file_entry, seal_folder
 from biphasic.model.checks.limits import model_limits
 from biphasic.model.loading.build import architecture_config, load_encoder, new_model
 from biphasic.model.loading.hub import fetch_model
 from biphasic.model.presets import PRESETS
 from biphasic.records import StateRecord
+from biphasic.store import MANIFEST, file_entries, seal_folder
 from biphasic.study.spec.load import load_study
 from biphasic.study.study import Study
 from biphasic.tasks.embedding import Choices, embedding_settings
@@ -727,6 +727,8 @@ def test_a_manifest_names_files_of_its_folder_alone(tmp_path, name):
     (tmp_path / "x").write_text("x")
     folder = tmp_path / "state"
     folder.mkdir()
-    (folder / MANIFEST).write_text(json.dumps({"files": {name: file_entry(tmp_path / "x")}}))
+    (folder / MANIFEST).write_text(
+        json.dumps({"files": {name: file_entries(tmp_path, [tmp_path / "x"])["x"]}})
+    )
     with pytest.raises(CheckpointError, match=r"names .* not in its folder|missing"):
         load_state(folder, identity=IDENTITY)

@@ -29,7 +29,8 @@ from biphasic.errors import DataError, DoneElsewhereError, LostRankError, Stoppe
 from biphasic.execution.heartbeats import TIMEOUT, Heartbeats
 from biphasic.execution.job import Progress
 from biphasic.execution.slots import Nodes
-from biphasic.files import complete_folder, read_json, write_json
+from biphasic.files import read_json, write_json
+from biphasic.store import complete_folder
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.study.jobs.train import TrainJob
 from biphasic.training.compute import ComputeConfig

@@ -32,6 +32,7 @@ from biphasic.model.loading.build import load_encoder, new_model
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.objectives.contrastive import Contrastive
 from biphasic.objectives.info_nce import InfoNce
+from biphasic.store import read_state_record
 from biphasic.study.plan.preview import phase_data
 from biphasic.study.spec.naming import recipe_name
 from biphasic.tasks.embedding import Choices, embedding_settings, load_embedder
@@ -40,7 +41,6 @@ from biphasic.training.data import TrainingData
 from biphasic.training.recipe import Recipe
 from biphasic.training.records.heldout_pairs import HeldoutPairs
 from biphasic.training.run import first_model
-from biphasic.training.state import read_state_record
 from biphasic.training.step.coupled import coupled_backward
 from biphasic.training.step.input import StepInputs, StepRows
 from biphasic.training.step.optimizer import set_precision

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from biphasic.files import MANIFEST
+from biphasic.store import MANIFEST
 from soak.disk import Journal, after_operations, can_mount, mounted, slow
 from soak.subjects import (
     NAME,

@@ -18,7 +18,7 @@ from biphasic.analysis.curves import Curve, Losses, LossKind, joined_losses, rea
 from biphasic.analysis.estimate import GridScore, best_per_seed, grid
 from biphasic.analysis.study_file import read_study
 from biphasic.analysis.text import listing
-from biphasic.errors import DataError
+from biphasic.errors import CheckpointError, DataError
 from biphasic.files import is_file
 from biphasic.numerics import is_other_code
 from biphasic.records import (
@@ -33,8 +33,7 @@ from biphasic.records import (
     TaskRecord,
 )
 from biphasic.registration import read_registrations
-from biphasic.sealed import SealedFolder
-from biphasic.store import STORE, result_folder, state_folder
+from biphasic.store import RESULT, STATE, STORE, Artifact, result_folder, state_folder
 
 RecordT = TypeVar("RecordT", bound=Record)
 Computed = TypeVar("Computed")
@@ -335,8 +334,8 @@ class _Reader:
             self.note("missing", f"state {identity[:12]} has no metrics.jsonl: no loss curve")
             return {}
         try:
-            self._sealed(path.parent).check(path.name)
-        except DataError as error:
+            _open(path.parent).check(path.name)
+        except CheckpointError as error:
             self.note("damaged", str(error))
             return {}
         damaged: list[str] = []
@@ -367,20 +366,21 @@ class _Reader:
     def _read(self, kind: type[RecordT], path: Path, *, where: str = "") -> RecordT | None:
         """Read a record; note other files of its folder that are missing or of another size."""
         try:
-            sealed = self._sealed(path.parent)
-            for damage in sealed.problems():
-                self.note("damaged", f"{damage}; {_remedy(path.parent)}")
-            return sealed.record(kind, path.name)
-        except DataError as error:
+            artifact = _open(path.parent)
+            for damage in artifact.problems(hashes=False):
+                self.note("damaged", f"{damage}; {_REMEDY.format(path.parent)}")
+            return artifact.record(kind, path.name)
+        except CheckpointError as error:
             self.note("damaged", f"{where}{error}")
             return None
 
-    def _sealed(self, folder: Path) -> SealedFolder:
-        return SealedFolder(folder, identity=folder.name, remedy=_remedy(folder))
+
+_REMEDY = "delete the folder {} and run the study again"
 
 
-def _remedy(folder: Path) -> str:
-    return f"delete the folder {folder} and run the study again"
+def _open(folder: Path) -> Artifact:
+    kind = STATE if folder.parent.name == STATE.place else RESULT
+    return kind.open(folder, identity=folder.name, remedy=_REMEDY)
 
 
 def describe_run(arm: str, run: RunRecord | ResultRecord) -> str:

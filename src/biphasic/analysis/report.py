@@ -10,9 +10,7 @@ from pathlib import Path
 from biphasic.analysis.study_file import read_study
 from biphasic.errors import DataError, is_system_fault
 from biphasic.files import (
-    damaged_files,
     digest,
-    file_entry,
     file_sha256,
     read_json,
     write_json,
@@ -21,7 +19,7 @@ from biphasic.files import (
 from biphasic.numerics import KNOWN, PARTS, running_code
 from biphasic.records import STUDY
 from biphasic.registration import REGISTRATIONS
-from biphasic.store import result_folder, state_folder
+from biphasic.store import REPORT, file_entries, result_folder, state_folder
 
 _NOTE = "made-from.json"  # has the hash of a report's inputs, and those of its files; written last
 _AGAIN = "run the study again to rewrite its report"
@@ -39,7 +37,7 @@ def write_report(study_folder: Path, store: Path) -> Path:
         _write(page, study_folder, store)
         tables = page.parent.glob("*.csv")
         files = (study_folder / STUDY, page, *tables, *page.parent.glob("figures/*.[sp][vn]g"))
-        entries = {f.relative_to(study_folder).as_posix(): file_entry(f) for f in files}
+        entries = file_entries(study_folder, files)
         write_json(page.with_name(_NOTE), {"sha256": made_from, "files": entries})
     return page
 
@@ -52,16 +50,15 @@ def is_current(study_folder: Path, store: Path) -> bool:
 def report_damage(folder: Path, *, hashes: bool) -> list[str]:
     """Return the problems of a study's report, with their remedy; none if there is no report."""
     # Without `hashes`, only missing files and wrong sizes are detected.
-    note = folder / "report" / _NOTE
-    if not note.is_file():
+    note = folder / REPORT.seal
+    if not REPORT.is_sealed(folder):
         is_begun = (folder / "report").is_dir()
         return [f"{note}: missing: the report was not finished; {_AGAIN}"] if is_begun else []
     try:
-        if "files" not in read_json(note):
-            return []  # a report of an earlier version
-    except (DataError, TypeError):
-        pass  # damaged, which is a problem too
-    return [f"{problem}; {_AGAIN}" for problem in damaged_files(folder, note, hashes=hashes)]
+        problems = [*REPORT.open(folder, remedy=_AGAIN).problems(hashes=hashes)]
+    except DataError as error:
+        return [str(error)]
+    return [f"{problem}; {_AGAIN}" for problem in problems]
 
 
 def _write(page: Path, study_folder: Path, store: Path) -> None:

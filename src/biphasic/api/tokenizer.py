@@ -54,8 +54,9 @@ def train(
         source_origin,
     )
     from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
-    from biphasic.files import digest, expanded, is_complete
+    from biphasic.files import digest, expanded
     from biphasic.locks import sole_writer
+    from biphasic.store import is_complete
 
     folder = expanded(out)
     if folder.exists() and not is_complete(folder):
@@ -137,11 +138,11 @@ def check(tokenizer: str, *, revision: str | None = None) -> CheckedTokenizer:
 
 def _is_made(out: Path, made_from: str) -> bool:
     """Return whether a tokenizer exists; raise if it was made from something else."""
-    from biphasic.files import verify_folder
+    from biphasic.store import TOKENIZER
 
     if not out.exists():
         return False
-    manifest = verify_folder(out)
+    manifest = TOKENIZER.open(out).verify().manifest
     if manifest.get("made_from") != made_from:
         raise ConfigError(
             f"--out {out}: already exists, made from other sources or settings; "

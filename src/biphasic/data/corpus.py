@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from biphasic.data.tokens.shards import ShardContent
 from biphasic.errors import DataError, reading
-from biphasic.files import complete_folder, read_json_object, verify_folder, write_json
+from biphasic.files import read_json_object, write_json
+from biphasic.store import CORPUS, complete_folder
 
 REMEDY = "delete the folder and build the corpus again"
 DETAILS = "corpus.json"
@@ -50,7 +51,7 @@ class Corpus:
     def __init__(self, folder: Path) -> None:
         """Open a corpus and check every file against its manifest."""
         self.folder = folder
-        verify_folder(folder, remedy=REMEDY)
+        CORPUS.open(folder, remedy=REMEDY).verify()
         # The manifest vouches for the bytes, but not for what another program wrote.
         self.details: dict[str, Any] = read_json_object(folder / DETAILS)
         try:

@@ -19,12 +19,10 @@ from biphasic.execution.inline import run_here
 from biphasic.execution.job import WorkItem
 from biphasic.execution.local import Local
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
-from biphasic.files import verify_folder
 from biphasic.model.compute.device import compute_threads, computing_on, visible_devices
 from biphasic.progress import say_on
 from biphasic.records import Convention
-from biphasic.sealed import read_result_record
-from biphasic.store import FINETUNES
+from biphasic.store import FINETUNES, RESULT, read_result_record
 from biphasic.study.gc.pins import record_pin
 from biphasic.study.inputs.tasks import PlannedTask, few_steps
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
@@ -118,7 +116,7 @@ def summarise(
     """Read and verify the results of a task's runs, and estimate its score in percent points."""
     metric, folder = task.info.metric, store / FINETUNES
     for run in runs:
-        verify_folder(folder / run.id, identity=run.id)
+        RESULT.open(folder / run.id, identity=run.id).verify()
     results = tuple(read_result_record(folder / run.id) for run in runs)
     selected = best_per_seed(grid(results, metric=metric))
     score = estimate([entry.test for entry in selected], convention=convention)

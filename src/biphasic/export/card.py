@@ -30,8 +30,7 @@ from biphasic.facts import KindFacts
 from biphasic.files import read_json, write_text
 from biphasic.model.loading.directions import is_open
 from biphasic.records import objectives_of
-from biphasic.sealed import CARD
-from biphasic.store import FINETUNES
+from biphasic.store import CARD, FINETUNES
 from biphasic.tasks.finetuned import HeadRecord
 from biphasic.tasks.kinds.kind import TaskKind
 from biphasic.tasks.kinds.registry import KINDS

@@ -14,9 +14,10 @@ from pydantic import AfterValidator, Field
 from biphasic.config import Config
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ModelError
-from biphasic.files import complete_folder, digest, read_json, write_json
+from biphasic.files import digest, read_json, write_json
 from biphasic.model.loading.hub import fetch_model
 from biphasic.model.merge import Method, check_shapes, group_members, merge_tensors, shares_of
+from biphasic.store import complete_folder
 from biphasic.study.inputs.models import token_difference
 from biphasic.version import __version__
 

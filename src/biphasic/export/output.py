@@ -14,15 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.errors import PERMIT, ConfigError
-from biphasic.files import (
-    canonical_json,
-    digest,
-    file_entry,
-    partial_path,
-    publish_folder,
-    write_text,
-)
-from biphasic.sealed import CARD, card_note, check_card
+from biphasic.files import canonical_json, digest, partial_path, write_text
+from biphasic.store import CARD, EXPORT, file_entries, publish_folder
 from biphasic.version import __version__
 
 # Marks fields of the card's front matter that the user has to fill in.
@@ -43,9 +36,8 @@ def refuse_existing(path: Path) -> None:
 
 def sign(folder: Path, inputs: Mapping[str, Any], **results: float) -> None:
     """Record in a folder's model card a hash of its inputs, its files, and numbers for later."""
-    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    files = {path.relative_to(folder).as_posix(): file_entry(path) for path in paths}
-    files.pop(CARD)
+    paths = (path for path in folder.rglob("*") if path.is_file() and path != folder / CARD)
+    files = file_entries(folder, paths)
     note = canonical_json({"inputs": _hash(inputs), "files": files, **results})
     text = (folder / CARD).read_text(encoding="utf-8")
     write_text(folder / CARD, f"{text.rstrip()}\n\n<!-- biphasic {note} -->\n")
@@ -53,17 +45,19 @@ def sign(folder: Path, inputs: Mapping[str, Any], **results: float) -> None:
 
 def find_made(path: Path, inputs: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
     """Return the note of an intact folder made from `inputs` (None: any); None without one."""
-    note = card_note(path)
-    if note is None:
+    if not EXPORT.is_sealed(path):
         refuse_existing(path)
-    elif inputs is not None and note.get("inputs") != _hash(inputs):
+        return None
+    remedy = "delete the folder and run again, or choose another folder"
+    made = EXPORT.open(path, remedy=remedy)
+    note = made.manifest
+    if inputs is not None and note.get("inputs") != _hash(inputs):
         raise ConfigError(
             f"{path}: already exists, made from another model, text or settings; choose another "
             "folder, or delete it"
         )
-    elif inputs is not None:
-        remedy = "delete the folder and run again, or choose another folder"
-        check_card(path, remedy=remedy, may_lack=False)
+    if inputs is not None:
+        made.verify()
     return note
 
 

@@ -22,7 +22,7 @@ from huggingface_hub.utils import validate_repo_id
 from biphasic.errors import ConfigError, DataError, one_line
 from biphasic.export.output import FILL_IN
 from biphasic.files import expanded
-from biphasic.sealed import CARD
+from biphasic.store import CARD
 
 _WEIGHTS = ("*.safetensors", "onnx/*.onnx", "*.onnx")
 # Files that only training states have; exports omit them.

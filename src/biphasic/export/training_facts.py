@@ -17,9 +17,9 @@ from biphasic.data.pairs.rows import count_cut
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError, DataError
 from biphasic.facts import NATS
-from biphasic.files import digest, is_complete, is_file, read_json, read_json_object, verify_folder
+from biphasic.files import digest, is_file, read_json, read_json_object
 from biphasic.records import LedgerEntry, ResultRecord, StateRecord, phase_of
-from biphasic.sealed import read_result_record
+from biphasic.store import RESULT, is_complete, read_result_record
 
 _CORPUS = "corpus.json"
 # Shown elsewhere in the table, or irrelevant to readers.
@@ -263,7 +263,7 @@ def _results(folder: Path, identity: str, left_out: list[str]) -> Iterator[Resul
             raw = read_json(path)
             if not isinstance(raw, dict) or raw.get("state") != identity:
                 continue
-            verify_folder(path.parent, remedy="run the fine-tuning again")
+            RESULT.open(path.parent, remedy="run the fine-tuning again").verify()
             yield read_result_record(path.parent)
         except (CheckpointError, DataError):
             left_out.append(f"fine-tuning {path.parent.name[:12]}: its record is damaged")

@@ -12,11 +12,10 @@ from rich.console import Console
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
 from biphasic.execution.inline import run_here
-from biphasic.files import verify_folder
 from biphasic.locks import Say
 from biphasic.plugins import keep_files
 from biphasic.progress import say_on
-from biphasic.store import is_trained, state_folder
+from biphasic.store import STATE, Store, is_trained, read_state_record, state_folder
 from biphasic.study.by_name import link_states, readable_name
 from biphasic.study.gc.pins import EVENT_FILES, record_pin
 from biphasic.study.inputs.corpus import DataPaths
@@ -29,7 +28,6 @@ from biphasic.tasks.source import prepare_task
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
-from biphasic.training.state import read_state_record
 
 
 def pairs_task(
@@ -142,7 +140,7 @@ def _pinned_job(
     """Return the job that trains a lineage from its newest state, which `clean` now keeps."""
     recipe, identities = lineage.recipe, lineage.identities
     if start == recipe.total_steps:
-        verify_folder(state_folder(store, identities[-1]), identity=identities[-1])
+        Store(store).get(STATE, identities[-1]).verify()
     record_pin(
         store,
         identities[-1],

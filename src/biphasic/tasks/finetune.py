@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError, TrainingError
 from biphasic.facts import facts_to_record
-from biphasic.files import complete_folder, digest, write_json
+from biphasic.files import digest, write_json
 from biphasic.model.compute.device import compute_device
 from biphasic.model.compute.forward import batching_of
 from biphasic.numerics import running_code
@@ -31,6 +31,7 @@ from biphasic.objectives.lr import learning_rate
 from biphasic.plugins import short_name
 from biphasic.records import ProbeRecord, ResultRecord
 from biphasic.seeds import derive_seed, permutation, stream
+from biphasic.store import complete_folder
 from biphasic.tasks.encoding import Encoder, new_head, token_ids
 from biphasic.tasks.kinds.kind import TRAINED_ON, Column, EncodedTask, SplitScores, wrong_scores
 from biphasic.tasks.kinds.registry import KINDS, kinds_with

@@ -18,7 +18,8 @@ from pydantic import Field, model_validator
 from biphasic.config import Config, nearest, parse_config
 from biphasic.data.text.near_duplicates import comparable
 from biphasic.errors import ConfigError, DataError, reading
-from biphasic.files import complete_folder, digest, file_sha256, read_json, write_json
+from biphasic.files import digest, file_sha256, read_json, write_json
+from biphasic.store import complete_folder
 from biphasic.tasks.kinds.registry import KINDS, KindName, kinds_with
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, Task, TaskInfo

@@ -14,16 +14,9 @@ from typing import Any
 
 from biphasic.config import nearest
 from biphasic.errors import ConfigError, DataError, reading
-from biphasic.files import (
-    complete_folder,
-    digest,
-    expanded,
-    file_sha256,
-    is_complete,
-    remove_partials,
-    write_json,
-)
+from biphasic.files import digest, expanded, file_sha256, remove_partials, write_json
 from biphasic.locks import wait_for_work
+from biphasic.store import complete_folder, is_complete
 from biphasic.tasks.folder import (
     DESCRIPTION,
     TaskDescription,

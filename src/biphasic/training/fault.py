@@ -15,8 +15,8 @@ from torch import Tensor
 
 from biphasic.data.rows import RowBatch
 from biphasic.errors import DivergedError
-from biphasic.files import PARTIAL, verify_folder, write_json
-from biphasic.store import state_folder
+from biphasic.files import PARTIAL, write_json
+from biphasic.store import CHECKPOINT, state_folder
 from biphasic.training.lineage import Lineage
 from biphasic.training.records.environment import environment
 from biphasic.training.run import Run
@@ -105,7 +105,7 @@ def bring_checkpoint(
         step = checkpoints.latest_step()
         if step is not None and step <= first:
             folder, identity = checkpoints.path(step), lineage.identities[step]
-            verify_folder(folder, identity=identity)
+            CHECKPOINT.open(folder, identity=identity).verify()
             target = progress.path(step)
             target.parent.mkdir(parents=True, exist_ok=True)
             partial = target.with_name(f"{PARTIAL}{target.name}")

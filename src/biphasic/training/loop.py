@@ -15,10 +15,9 @@ from torch import Tensor
 
 from biphasic.distributed import ALONE, Activity, ProcessGroup
 from biphasic.errors import ConfigError, DivergedError, StoppedError
-from biphasic.files import is_complete
 from biphasic.model.compute.kernels import cpu_kernels
 from biphasic.model.head import has_head
-from biphasic.store import state_folder
+from biphasic.store import is_complete, state_folder
 from biphasic.training.background import BackgroundWriter, background_writer, prefetched
 from biphasic.training.compute import ComputeConfig, steps_ahead
 from biphasic.training.data import TrainingData

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError, reading, writing
-from biphasic.files import (
-    complete_folder,
-    find_damage,
-    is_complete,
-    remove_partials,
-    verify_folder,
-    write_json,
-)
+from biphasic.files import remove_partials, write_json
 from biphasic.records import StateRecord
-from biphasic.sealed import read_sealed
-from biphasic.store import is_trained, state_folder
+from biphasic.store import (
+    CHECKPOINT,
+    STATE,
+    complete_folder,
+    is_complete,
+    is_trained,
+    read_state_record,
+    state_folder,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -123,7 +123,7 @@ def save_tensors(
 def load_state(folder: Path, *, identity: str, hashes: bool = True) -> Snapshot:
     """Read a state and verify its hashes."""
     # Without `hashes`, the caller has verified them.
-    verify_folder(folder, remedy=_REMEDY, hashes=hashes, identity=identity)
+    STATE.open(folder, identity=identity, remedy=_REMEDY).verify(hashes=hashes)
     # The manifest vouches for the bytes, but not for what another program wrote.
     with reading(folder, CheckpointError, remedy=_REMEDY, failure="damaged"):
         weights, moments = _load_tensors(folder)
@@ -177,11 +177,6 @@ def _load_tensors(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     )
 
 
-def read_state_record(folder: Path, *, identity: str | None) -> StateRecord:
-    """Read the record of a complete state; an identity of None means any, as of a checkpoint."""
-    return read_sealed(StateRecord, folder, "state.json", identity=identity)
-
-
 def find_state(store: Path, identity: str) -> StateRecord | None:
     """Read the record of a state of a store; None if it is missing or incomplete."""
     if not is_trained(store, identity):
@@ -222,16 +217,18 @@ class Checkpoints:
 
     def verify(self, step: int) -> None:
         """Verify the files of a checkpoint."""
-        if problem := find_damage(self.path(step)):
+        try:
+            CHECKPOINT.open(self.path(step)).verify()
+        except CheckpointError:
             older = (path for path in map(self.path, self.steps()) if path < self.path(step))
-            intact = next((path.name for path in older if find_damage(path) is None), None)
-            if intact is None:
-                remedy = f"no older checkpoint is intact: delete the folder {self._folder}"
-                raise CheckpointError(f"{problem}; {remedy} and run again")
-            raise CheckpointError(
-                f"{problem}; the checkpoint before it, {intact}, is intact: to resume from there, "
+            intact = next((path.name for path in older if _is_intact(path)), None)
+            remedy = (
+                f"no older checkpoint is intact: delete the folder {self._folder} and run again"
+                if intact is None
+                else f"the checkpoint before it, {intact}, is intact: to resume from there, "
                 f"delete the folder {self.path(step)} and run again"
             )
+            CHECKPOINT.open(self.path(step), remedy=remedy).verify()
 
     def drop_old(self) -> None:
         """Delete all checkpoints except the newest two, and remains of interrupted deletions."""
@@ -242,3 +239,11 @@ class Checkpoints:
     def clear(self) -> None:
         """Delete all checkpoints of the finished segment."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _is_intact(checkpoint: Path) -> bool:
+    try:
+        CHECKPOINT.open(checkpoint).verify()
+    except CheckpointError:
+        return False
+    return True

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from biphasic.files import MANIFEST, seal_folder
+from biphasic.store import MANIFEST, seal_folder
 
 TASKS = (
     ("pydocs-sc", "sc", "Which library", "accuracy", 0.62),

@@ -27,8 +27,8 @@ from biphasic.analysis.statistics.replicates import over_pretraining
 from biphasic.analysis.tables.markup import to_markdown
 from biphasic.analysis.tables.sheets import make_sheets
 from biphasic.analysis.tables.text import score_rows
-from biphasic.files import seal_folder
 from biphasic.palette import FLOOR, SeriesStyle
+from biphasic.store import seal_folder
 
 
 def _scores(by_model: dict[str, list[float]], *, floors: tuple[str, ...]) -> Scores:

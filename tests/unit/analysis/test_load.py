@@ -6,7 +6,7 @@ from fake_study import ARMS, FakeStudy, seal_again
 
 from biphasic.analysis.records import load_records
 from biphasic.errors import DataError, NewerFormatError
-from biphasic.files import MANIFEST
+from biphasic.store import MANIFEST
 
 
 def small_study(**changes):

@@ -28,7 +28,7 @@ from biphasic.analysis.report import write_report
 from biphasic.analysis.tables.results import format_table, results_csv, table_csv
 from biphasic.analysis.tables.summary import rows_statement
 from biphasic.analysis.text import plain
-from biphasic.files import MANIFEST
+from biphasic.store import MANIFEST
 
 pytestmark = pytest.mark.slow
 

@@ -47,7 +47,7 @@ def test_a_folder_is_compared_with_its_hashes_once(one_thread, finetuned, monkey
 
     compared = []
     monkeypatch.setattr(hub, "_AT_REST_SECONDS", -1)  # files just written are compared again
-    monkeypatch.setattr(hub, "check_card", compared.append)
+    monkeypatch.setattr(hub, "check_export", compared.append)
     assert biphasic.load(finetuned).predict(TEXTS).num_examples == 3
     assert compared == [finetuned]
     (finetuned / "config.json").write_text((finetuned / "config.json").read_text())

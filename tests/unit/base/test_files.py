@@ -20,21 +20,18 @@ from biphasic.errors import (
     reading,
 )
 from biphasic.files import (
-    MANIFEST,
     canonical_json,
-    complete_folder,
     digest,
     expanded,
     file_sha256,
-    is_complete,
     read_json,
     read_json_object,
     remove_partials,
-    verify_folder,
     write_bytes,
     write_json,
     write_text,
 )
+from biphasic.store import CHECKPOINT, MANIFEST, complete_folder, is_complete
 
 REMEDY = "delete it and run again"
 
@@ -147,7 +144,7 @@ def test_read_json_names_the_file(tmp_path):
 
 
 def test_manifest_lists_every_file_and_extra_fields(sealed):
-    manifest = verify_folder(sealed, remedy=REMEDY)
+    manifest = CHECKPOINT.open(sealed).verify().manifest
     assert manifest["identity"] == "abc"
     assert manifest["files"] == {
         "below/notes.txt": {"bytes": 5, "sha256": hashlib.sha256(b"hello").hexdigest()},
@@ -197,7 +194,7 @@ def test_crash_between_files_and_manifest_is_invisible(tmp_path, monkeypatch):
     def crash(_path: Path, _value: object, **_: object) -> None:
         raise CrashError
 
-    monkeypatch.setattr("biphasic.files.write_json", crash)
+    monkeypatch.setattr("biphasic.store.write_json", crash)
     with pytest.raises(CrashError), complete_folder(tmp_path / "state") as partial:
         (partial / "a").write_text("1")
     assert list(tmp_path.iterdir()) == []
@@ -278,15 +275,15 @@ def test_damage_is_named_with_its_remedy(tmp_path, sealed, harm, message):
     shutil.copytree(sealed, folder)
     harm(folder / "weights.bin")
     with pytest.raises(CheckpointError) as caught:
-        verify_folder(folder, remedy=REMEDY)
+        CHECKPOINT.open(folder, remedy=REMEDY).verify()
     assert str(caught.value).startswith(str(folder))
     assert str(caught.value).endswith(message + REMEDY)
 
 
 def test_the_content_of_another_place_is_named(sealed):
-    assert verify_folder(sealed, remedy=REMEDY, identity="abc")["identity"] == "abc"
-    with pytest.raises(CheckpointError, match=f"holds state abc, not abd; {REMEDY}"):
-        verify_folder(sealed, remedy=REMEDY, identity="abd")
+    assert CHECKPOINT.open(sealed, identity="abc").manifest["identity"] == "abc"
+    with pytest.raises(CheckpointError, match=f"holds checkpoint abc, not abd; {REMEDY}"):
+        CHECKPOINT.open(sealed, identity="abd", remedy=REMEDY)
 
 
 @pytest.mark.parametrize("name", [MANIFEST, "weights.bin"])
@@ -300,7 +297,7 @@ def test_a_file_that_the_system_cannot_look_at_is_not_missing(sealed, monkeypatc
 
     monkeypatch.setattr(Path, "stat", stat)
     with pytest.raises(OSError, match="Input/output error"):
-        verify_folder(sealed, remedy=REMEDY)
+        CHECKPOINT.open(sealed, remedy=REMEDY).verify()
 
 
 @given(place=st.integers(min_value=0), bit=st.integers(0, 7), name=st.sampled_from(["weights.bin"]))
@@ -311,7 +308,7 @@ def test_any_flipped_bit_is_reported(sealed, place, bit, name):
     shutil.copytree(sealed, copy, dirs_exist_ok=True)
     (copy / name).write_bytes(bytes(content))
     with pytest.raises(CheckpointError, match=f"{name}: damaged"):
-        verify_folder(copy, remedy=REMEDY)
+        CHECKPOINT.open(copy, remedy=REMEDY).verify()
 
 
 @given(place=st.integers(min_value=0), bit=st.integers(0, 7))
@@ -323,7 +320,7 @@ def test_flipped_bit_of_the_manifest_is_an_error_or_changes_no_file_entry(sealed
     (copy / MANIFEST).write_bytes(bytes(content))
     intact = json.loads((sealed / MANIFEST).read_text())["files"]
     try:
-        found = verify_folder(copy, remedy=REMEDY)["files"]
+        found = CHECKPOINT.open(copy, remedy=REMEDY).verify().manifest["files"]
     except BiphasicError as error:
         message = str(error)
         assert message.endswith(REMEDY)

@@ -11,7 +11,7 @@ from biphasic.data.building.verify import verify_corpus, verify_tokenizer
 from biphasic.data.corpus import Corpus
 from biphasic.data.tokens.tokenizer import train_tokenizer, write_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError
-from biphasic.files import seal_folder
+from biphasic.store import seal_folder
 from mini_study import edit_json
 from text_corpus import write_corpus
 

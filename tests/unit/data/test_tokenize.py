@@ -18,7 +18,7 @@ from biphasic.data.tokens.shards import (
 )
 from biphasic.data.tokens.tokenize import ShardMaker
 from biphasic.errors import DataError
-from biphasic.files import is_complete
+from biphasic.store import is_complete
 from text_corpus import blocks
 
 pytestmark = pytest.mark.slow

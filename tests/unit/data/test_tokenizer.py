@@ -31,7 +31,8 @@ from biphasic.data.tokens.tokenizer import (
     write_tokenizer,
 )
 from biphasic.errors import DataError
-from biphasic.files import is_complete, read_json
+from biphasic.files import read_json
+from biphasic.store import is_complete
 from mini_study import edit_json
 
 TEXT_TO_TRAIN_ON = "The array of rows holds tokens and their weights; 日本語 naïve 👍 1 2 3 x y z"

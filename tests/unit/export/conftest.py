@@ -13,7 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from export_states import CORPUS_HASH, IDENTITY, write_state
 
-from biphasic.files import complete_folder, digest, write_json
+from biphasic.files import digest, write_json
+from biphasic.store import complete_folder
 from families import save_family
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 
 from biphasic.errors import ConfigError, DataError
 from biphasic.export.output import find_made, new_folder, sign
-from biphasic.sealed import check_card
+from biphasic.store import check_export
 from other_user import as_other_user, needs_root
 
 
@@ -115,19 +115,19 @@ def test_what_was_damaged_since_is_not_already_made(made, harm, message):
 
 def test_edited_cards_and_files_that_were_not_fetched_are_no_damage(made):
     (made / "below" / "weights").rename(made / "weights")
-    check_card(made)
+    check_export(made)
     (made / "weights").rename(made / "below" / "weights")
     _rewrite(made / "below" / "weights")
     with pytest.raises(DataError, match=r"weights: damaged .*; restore it"):
-        check_card(made)
+        check_export(made)
     (made / "README.md").write_text("# Mine\n")
-    check_card(made)
+    check_export(made)
 
 
 def test_files_without_hashes_cannot_be_vouched_for(made):
     card = made / "README.md"
     card.write_text(card.read_text().replace('"files"', '"leaves"'))
-    with pytest.raises(DataError, match=r"README\.md: damaged note"):
+    with pytest.raises(DataError, match=r"README\.md: damaged"):
         find_made(made, {"model": "a"})
 
 

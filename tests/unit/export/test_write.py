@@ -26,8 +26,9 @@ from biphasic import export_model
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, CheckpointError, ConfigError, DataError, ModelError
 from biphasic.export import check, write
-from biphasic.files import MANIFEST, write_json
+from biphasic.files import write_json
 from biphasic.model.loading.build import load_encoder
+from biphasic.store import MANIFEST
 from biphasic.tasks.embedding import Choices, embedding_settings
 from biphasic.tasks.encoding import Encoder, encode_texts
 from mini_study import run_command

@@ -13,10 +13,11 @@ from huggingface_hub import constants
 
 from biphasic.data.tokens.tokenizer import load_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
-from biphasic.files import digest, file_sha256, seal_folder
+from biphasic.files import digest, file_sha256
 from biphasic.model.checks.limits import model_limits
 from biphasic.model.loading.build import load_encoder
 from biphasic.model.loading.hub import check_model, fetch_model, find_model
+from biphasic.store import seal_folder
 
 COMMIT, OLDER = "c" * 40, "b" * 40
 Settings = dict[str, object]
@@ -138,7 +139,7 @@ def flip(name: str) -> Callable[[Path], None]:
         ),
         (
             lambda folder: change(folder, "manifest.json", files={}),
-            r"config\.json: not part of state fff",
+            r"manifest\.json: damaged \(does not list state\.json\)",
         ),
         (
             lambda folder: (folder / "model-00001-of-00001.safetensors").touch(),
@@ -165,7 +166,7 @@ def test_a_folder_is_hashed_once_until_it_changes(state, monkeypatch):
         return file_sha256(path)
 
     monkeypatch.setattr("biphasic.model.loading.hub._AT_REST_SECONDS", -1)
-    monkeypatch.setattr("biphasic.files.file_sha256", sha256)
+    monkeypatch.setattr("biphasic.store.file_sha256", sha256)
     monkeypatch.setattr("biphasic.model.loading.hub.file_sha256", sha256)
     for _ in range(3):
         check_model(fetch_model(state).folder, NAME, remedy="")

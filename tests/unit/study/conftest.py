@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from biphasic.files import complete_folder, write_json
+from biphasic.files import write_json
+from biphasic.store import complete_folder
 
 if TYPE_CHECKING:
     from biphasic.study.inputs.corpus import DataPaths

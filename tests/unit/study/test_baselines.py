@@ -10,8 +10,7 @@ import pytest
 from biphasic.errors import ConfigError
 from biphasic.model.loading.hub import LocalModel
 from biphasic.records import ResultRecord
-from biphasic.sealed import read_result_record
-from biphasic.store import result_folder
+from biphasic.store import read_result_record, result_folder
 from biphasic.study.plan.baselines import compute_baselines
 from biphasic.study.plan.finished import plan_notes
 from biphasic.study.run.record import question_records

@@ -12,8 +12,9 @@ import pytest
 
 from biphasic.config import parse_config
 from biphasic.errors import DataError, LockedError
-from biphasic.files import is_complete, write_json
+from biphasic.files import write_json
 from biphasic.locks import lock_work, locked_folder
+from biphasic.store import is_complete
 from biphasic.study.by_name import link_states, readable_name
 from biphasic.study.gc import clean as cleaning
 from biphasic.study.gc.clean import clean, cleaning_lines

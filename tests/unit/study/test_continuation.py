@@ -9,8 +9,8 @@ import shutil
 import pytest
 
 from biphasic.errors import CheckpointError, DataError
-from biphasic.files import is_complete, seal_folder, verify_folder
 from biphasic.model.loading.hub import fetch_model
+from biphasic.store import STATE, is_complete, seal_folder
 from biphasic.study.inputs.models import find_continuation
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, train_segment
@@ -110,7 +110,7 @@ def test_a_state_is_copied_into_a_store_whole(tmp_path, state, training_data):
     found.bring_into(tmp_path / "other")
     copied = tmp_path / "other" / "states" / found.identity
     assert is_complete(copied)
-    verify_folder(copied, remedy="")
+    STATE.open(copied).verify()
     found.bring_into(tmp_path / "other")  # it is there
 
 

@@ -10,9 +10,9 @@ import yaml
 from biphasic import evaluate, finetune
 from biphasic.analysis.estimate import GridScore, chosen_ends
 from biphasic.analysis.records import load_records
-from biphasic.files import complete_names
 from biphasic.records import StudyRecord
 from biphasic.registration import fixed_part
+from biphasic.store import complete_names
 from biphasic.study.gc.pins import read_pins
 from biphasic.study.plan.finetuning import rates_beyond
 from tiny_use import write_model, write_task

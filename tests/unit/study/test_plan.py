@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from biphasic.errors import CheckpointError, ConfigError
-from biphasic.files import complete_folder
+from biphasic.store import complete_folder
 from biphasic.study.plan.finetuning import check_lengths
 from biphasic.study.plan.finished import Finished, plan_notes
 from biphasic.study.run.prepare import check_inputs

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from biphasic.errors import CheckpointError, ConfigError, DataError, NewerFormatError, StudyError
-from biphasic.files import complete_folder, read_json, write_json
+from biphasic.files import read_json, write_json
+from biphasic.store import complete_folder
 from biphasic.study.plan.cost import state_bytes
 from biphasic.study.plan.finished import Finished, outdated_arms
 from biphasic.study.run.prepare import check_disk

@@ -14,9 +14,10 @@ from biphasic.config import parse_config
 from biphasic.data.building.build import build_corpus
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError, DataError
-from biphasic.files import complete_folder, read_json, write_json
+from biphasic.files import read_json, write_json
 from biphasic.model.presets import PRESETS
 from biphasic.model.shape import architecture_shape
+from biphasic.store import complete_folder
 from biphasic.study.plan.cost import group_flops
 from biphasic.study.plan.diff import difference_lines
 from biphasic.study.plan.finished import plan_notes

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from biphasic.errors import DataError
-from biphasic.files import verify_folder
+from biphasic.store import TASK
 from biphasic.tasks.folder import (
     TaskDescription,
     load_task,
@@ -25,7 +25,7 @@ def test_writes_what_load_task_reads(tmp_path):
     folder = tmp_path / "t"
     splits = {split: (row for row in [ROW]) for split in SPLITS}
     write_task_folder(folder, description, TaskContent(splits=splits, labels=["bad", "good"]))
-    verify_folder(folder, remedy="")
+    TASK.open(folder).verify()
     task = load_task(folder)
     assert task.splits["test"][0].text == "It is é\u2028"
     assert (task.info.name, task.info.title, task.info.metric) == ("mood", "mood", "accuracy")

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from biphasic.files import is_complete, read_json
+from biphasic.files import read_json
 from biphasic.records import ResultRecord, parse_record
+from biphasic.store import is_complete
 from biphasic.tasks.finetune import FinetuneRun, encode_task, finetune_group, write_result
 from biphasic.tasks.protocol import FinetuneProtocol
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from biphasic.errors import ConfigError, DataError
-from biphasic.files import verify_folder
+from biphasic.store import TASK
 from biphasic.tasks import source as source_module
 from biphasic.tasks.folder import TaskDescription, load_task, write_task_folder
 from biphasic.tasks.records import SPLITS
@@ -36,7 +36,7 @@ def test_overlaps_and_the_most_frequent_label_are_kept(store, custom):
 def test_a_task_is_built_once_and_rebuilt_when_a_file_changes(store, custom):
     write_splits(custom, ".csv", "text,label\na,x\nb,y\n")
     first = store.folder_of(f"sc:{custom}")
-    verify_folder(first, remedy="")
+    TASK.open(first).verify()
     (store.folder / "tasks" / f".partial-{first.name}-1").mkdir()
     said = list(store.said)
     assert store.folder_of(f"sc:{custom}") == first

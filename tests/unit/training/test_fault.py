@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from biphasic.errors import CheckpointError, ConfigError, DivergedError
-from biphasic.files import read_json, verify_folder
+from biphasic.files import read_json
+from biphasic.store import CHECKPOINT
 from biphasic.study.plan.tree import expand
 from biphasic.training import loop
 from biphasic.training.lineage import Lineage
@@ -54,7 +55,7 @@ def test_a_fault_is_described(tmp_path, train, training_data, make_recipe, monke
     lineage = Lineage(recipe, training_data.fingerprint)
     origin = fault["continues_from"]
     assert (origin["step"], origin["identity"]) == (5, lineage.identities[5])
-    manifest = verify_folder((folder / origin["folder"]).resolve(), remedy="")
+    manifest = CHECKPOINT.open((folder / origin["folder"]).resolve()).verify().manifest
     assert manifest["identity"] == lineage.identities[5]
     rows = fault["rows"]
     batch = StepRows(recipe, training_data).batch(5)

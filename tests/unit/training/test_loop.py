@@ -10,7 +10,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from biphasic.data.rows import RowPlan, RowReader
 from biphasic.errors import CheckpointError, ModelError
-from biphasic.files import read_json, verify_folder
+from biphasic.files import read_json
+from biphasic.store import STATE
 from biphasic.training import loop, run
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
@@ -35,7 +36,7 @@ def test_state_records_where_it_came_from(finished, training_data, make_recipe):
     lineage = Lineage(recipe, training_data.fingerprint)
     state = read_json(finished / "state.json")
     assert finished.name == state["identity"] == lineage.identities[6]
-    assert verify_folder(finished, remedy="")["identity"] == lineage.identities[6]
+    assert STATE.open(finished).verify().manifest["identity"] == lineage.identities[6]
     assert (state["format"], state["step"], state["parent"]) == ("biphasic.state/1", 6, None)
     assert Recipe.model_validate(state["recipe"]) == recipe
     assert state["ground"]["corpus_hash"] == training_data.corpus.content_hash

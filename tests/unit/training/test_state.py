@@ -14,8 +14,8 @@ from transformers import AutoTokenizer
 from biphasic.data.tokens.tokenizer import BOS, EOS, TextTokenizer
 from biphasic.errors import CheckpointError, os_error_text
 from biphasic.export.hf import pair_ids
-from biphasic.files import is_complete
 from biphasic.records import StateRecord
+from biphasic.store import is_complete
 from biphasic.tasks.encoding import frame
 from biphasic.training.state import (
     STATE_FORMAT,

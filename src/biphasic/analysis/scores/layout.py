@@ -44,11 +44,10 @@ from biphasic.analysis.scores.reference import EVERY, DatasetChoice, paper_datas
 from biphasic.analysis.scores.source import read_runs, study_scores
 from biphasic.analysis.scores.table import DatasetInfo, Scores, score_of_grid, with_averages
 from biphasic.analysis.text import listing
-from biphasic.errors import DataError, is_system_fault, reading
-from biphasic.files import digest, is_complete, is_file, is_folder, read_json_object
+from biphasic.errors import CheckpointError, DataError, is_system_fault, reading
+from biphasic.files import digest, is_file, is_folder, read_json_object
 from biphasic.records import STUDY, Convention, ResultRecord
-from biphasic.sealed import SealedFolder
-from biphasic.store import FINETUNES, STORE, result_folder
+from biphasic.store import FINETUNES, STORE, is_complete, read_result_record, result_folder
 
 RESULTS = "results.json"
 RUN_FOLDER = "MODEL/TASK/DATASET/[TRAINSET_]lrX_sdS"
@@ -138,9 +137,8 @@ def read_store(store: Path, choice: DatasetChoice = EVERY) -> Layout:
             if not is_complete(folder):  # a rate beyond the grid that was not due
                 continue
             try:
-                sealed = SealedFolder(folder, identity=folder.name, remedy="skipped")
-                result = sealed.record(ResultRecord, "result.json")
-            except DataError as error:
+                result = read_result_record(folder)
+            except CheckpointError as error:
                 problems.append(Problem("damaged", str(error)))
                 continue
             name = pin.get("name") or result.state[:12]

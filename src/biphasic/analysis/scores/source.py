@@ -40,7 +40,7 @@ from biphasic.analysis.scores.table import (
     score_of_grid,
     with_averages,
 )
-from biphasic.errors import DataError, is_system_fault
+from biphasic.errors import CheckpointError, DataError, is_system_fault
 from biphasic.facts import LOSS_UNITS, NATS, RANDOM_VECTORS
 from biphasic.files import digest
 from biphasic.plugins import short_name
@@ -52,8 +52,7 @@ from biphasic.records import (
     ResultRecord,
     StudyRecord,
 )
-from biphasic.sealed import SealedFolder
-from biphasic.store import result_folder
+from biphasic.store import RESULT, result_folder
 
 PAPER_SOURCE = "arXiv:2507.00994, Appendix C"
 PAPER_SEEDS = 5
@@ -362,9 +361,8 @@ def read_run(
 ) -> tuple[tuple[str, ...], tuple[str, ...], RunExamples]:
     """Return the ids, clusters and scores of the test examples of a run."""
     try:
-        folder = SealedFolder(path.parent, identity=result.id, remedy="skipped")
-        folder.check(path.name)
-    except DataError as error:
+        RESULT.open(path.parent, identity=result.id, remedy="skipped").check(path.name)
+    except CheckpointError as error:
         raise DataError(f"{where}: {error}") from None
     import pyarrow as pa  # noqa: PLC0415 - slow to load, and most commands read no examples
     import pyarrow.parquet as pq  # noqa: PLC0415

@@ -45,10 +45,11 @@ from biphasic.data.tokens.tokenizer import (
     write_tokenizer,
 )
 from biphasic.errors import ConfigError, DataError, reading
-from biphasic.files import is_complete, read_json, remove_partials, write_json
+from biphasic.files import read_json, remove_partials, write_json
 from biphasic.locks import locked_folder
 from biphasic.plugins import keep_files, named_plugins
 from biphasic.records import FEW_HELDOUT
+from biphasic.store import is_complete
 
 _MORE_HELDOUT = (
     "add more text, or raise heldout_fraction (--heldout-fraction, or in a corpus file or 'corpus' "

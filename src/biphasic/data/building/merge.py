@@ -14,8 +14,9 @@ from biphasic.data.corpus import Corpus, assemble_corpus
 from biphasic.data.tokens.shards import ShardContent
 from biphasic.data.tokens.tokenizer import TextTokenizer, write_tokenizer
 from biphasic.errors import ConfigError, DataError
-from biphasic.files import is_complete, write_json
+from biphasic.files import write_json
 from biphasic.locks import sole_writer
+from biphasic.store import is_complete
 
 
 def merge_builds(

@@ -11,7 +11,7 @@ from biphasic.data.building.build import CorpusFolders, read_record
 from biphasic.data.corpus import DETAILS, REMEDY, Corpus, content_hash_of, token_blocks
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError, DataError
-from biphasic.files import verify_folder
+from biphasic.store import TOKENIZER
 
 
 def verify_corpus(folder: Path) -> Corpus:
@@ -65,5 +65,5 @@ def verify_tokenizer(folder: Path, corpus: Corpus) -> TextTokenizer:
 
 def read_tokenizer(folder: Path) -> TextTokenizer:
     """Read a corpus's tokenizer, and verify its hashes."""
-    verify_folder(folder, remedy=REMEDY)
+    TOKENIZER.open(folder, remedy=REMEDY).verify()
     return TextTokenizer.load(folder)

@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.errors import ConfigError, DataError, reading
-from biphasic.files import complete_folder, is_complete, read_json_object, verify_folder, write_json
+from biphasic.files import read_json_object, write_json
 from biphasic.locks import Say, sole_writer
+from biphasic.store import PAIRS, complete_folder, is_complete
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,7 +68,7 @@ class Pairs:
         """Open a folder and check every file against its manifest."""
         if not is_complete(folder):
             raise DataError(f"{folder}: no finished pairs here; build them: 'biphasic pairs build'")
-        verify_folder(folder, remedy=REMEDY)
+        PAIRS.open(folder, remedy=REMEDY).verify()
         self.folder = folder
         self.details: dict[str, Any] = read_json_object(folder / DETAILS, remedy=REMEDY)
         if self.details.get("format") != _FORMAT:

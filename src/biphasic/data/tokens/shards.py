@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from biphasic.data.tokens.pieces import piece_encoder
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import DataError
-from biphasic.files import complete_folder
+from biphasic.store import complete_folder
 
 BLOCK_BYTES = 1 << 24  # text of a block, in bytes of UTF-8: some seconds of work for one core
 SHARD_VERSION = 1  # increase by hand whenever the same block would give a different shard

@@ -23,7 +23,8 @@ from biphasic.child import Child, messages
 from biphasic.data.tokens.shards import DocumentBatch, write_shard
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, CheckpointError, DataError, system_fault_in
-from biphasic.files import is_complete, remove_partials, verify_folder
+from biphasic.files import remove_partials
+from biphasic.store import SHARD, is_complete
 
 _WAITING_BLOCKS = 2  # blocks waiting besides one per worker, so no worker is idle
 _PIPE_BYTES = 1 << 20
@@ -127,7 +128,7 @@ def _is_whole(shard: Path) -> bool:
     if not is_complete(shard):
         return False
     try:
-        verify_folder(shard)
+        SHARD.open(shard).verify()
     except CheckpointError:
         shutil.rmtree(shard)
         return False

@@ -16,7 +16,6 @@ from biphasic.data.tokens.framing import continuing, framed, own_part, unframed
 from biphasic.errors import DataError, writing
 from biphasic.files import (
     canonical_json,
-    complete_folder,
     expanded,
     is_folder,
     json_value,
@@ -25,6 +24,7 @@ from biphasic.files import (
     refuse_file,
 )
 from biphasic.hub import ANSWER_SECONDS, explain, library_errors, quiet
+from biphasic.store import complete_folder
 
 BOS, EOS, PAD, MASK = "<|bos|>", "<|eos|>", "<|pad|>", "<|mask|>"
 # Names under which a tokenizer's files may declare each role, in order of preference. Decoders such

@@ -20,7 +20,6 @@ from biphasic.errors import (
 )
 from biphasic.files import (
     ADAPTER_FILES,
-    MANIFEST,
     digest,
     expanded,
     file_sha256,
@@ -29,11 +28,10 @@ from biphasic.files import (
     read_json_object,
     refuse_adapter,
     refuse_file,
-    verify_folder,
 )
 from biphasic.hub import ANSWER_SECONDS, check_hub_id, explain
 from biphasic.model.shape import FUSED
-from biphasic.sealed import check_card
+from biphasic.store import MANIFEST, STATE, check_export
 
 T = TypeVar("T")
 
@@ -145,7 +143,7 @@ def check_intact(folder: Path) -> None:
 
 def _intact_identity(folder: Path) -> str:
     claimed = _verified_state(folder, remedy=_CHANGED_STATE)
-    check_card(folder)
+    check_export(folder)
     return claimed or _files_identity(folder)
 
 
@@ -190,7 +188,7 @@ def _verified_state(folder: Path, *, remedy: str) -> str | None:
     claimed = claimed_identity(folder)
     if claimed is None:
         return None
-    manifest = verify_folder(folder, remedy=remedy)
+    manifest = STATE.open(folder, remedy=remedy).verify().manifest
     if manifest.get("identity") != claimed:
         raise CheckpointError(f"{folder}: state.json and {MANIFEST} name two states; {remedy}")
     deciding = {path.name for path in _deciding_files(folder)} | {"state.json"}

@@ -13,15 +13,24 @@ from pathlib import Path
 
 from biphasic.amounts import size
 from biphasic.errors import CheckpointError, DataError
-from biphasic.files import PARTIAL, is_complete, read_json, remove
+from biphasic.files import PARTIAL, read_json, remove
 from biphasic.locks import LOCK, Say, find_owner, lock_cleaning, refuse_locked, refuse_running_work
-from biphasic.sealed import read_result_record
-from biphasic.store import BUILTIN, FINETUNES, OVERLAPS, STATES, STORE, is_trained, state_folder
+from biphasic.store import (
+    BUILTIN,
+    FINETUNES,
+    OVERLAPS,
+    STATES,
+    STORE,
+    is_complete,
+    is_trained,
+    read_result_record,
+    read_state_record,
+    state_folder,
+)
 from biphasic.study.by_name import BY_NAME, drop_dangling
 from biphasic.study.find import study_folders
 from biphasic.study.gc.pins import EVENT_FILES, Pin, forget_pin, has_state, read_pins
 from biphasic.study.gc.reachable import Reachable, add_ancestors, add_pins, add_study, corpus_hash
-from biphasic.training.state import read_state_record
 
 _MOST = 12
 _WORTH_NAMING = frozenset({"states", "checkpoints", "corpora", "tasks"})

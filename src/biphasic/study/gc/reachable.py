@@ -9,9 +9,8 @@ from pathlib import Path
 from biphasic.analysis.study_file import read_study
 from biphasic.data.building.build import RECORD
 from biphasic.errors import BiphasicError, DataError
-from biphasic.files import is_complete
 from biphasic.records import STUDY, StudyRecord
-from biphasic.store import STATES
+from biphasic.store import STATES, is_complete
 from biphasic.study import RESOLVED
 from biphasic.study.gc.pins import Pin
 from biphasic.study.inputs.overlaps import overlap_path

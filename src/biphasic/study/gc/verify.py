@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,10 +13,10 @@ from biphasic.data.building.build import RECORD
 from biphasic.data.building.verify import verify_build
 from biphasic.data.pairs.folder import Pairs
 from biphasic.errors import BiphasicError
-from biphasic.files import MANIFEST, verify_folder
 from biphasic.locks import Say
 from biphasic.records import StudyRecord
-from biphasic.store import result_folder, state_folder
+from biphasic.registration import read_registrations
+from biphasic.store import CHECKPOINT, MANIFEST, RESULT, STATE, TASK, ArtifactType, Store
 from biphasic.study.gc.reachable import corpus_hash, study_record_of
 from biphasic.study.inputs.corpus import phase_pairs
 from biphasic.study.plan.finished import Finished
@@ -33,21 +34,25 @@ class Verification:
     missing: Counter[str] = field(default_factory=Counter[str])
     damage: list[str] = field(default_factory=list[str])  # One line per problem, with its remedy.
 
-    def check(self, kind: str, folders: Iterable[Path], *, is_named: bool = False) -> None:
-        """Verify complete folders, which `is_named` by their identities; count missing ones."""
+    def check(self, kind: ArtifactType, folders: Iterable[Path], *, is_named: bool = True) -> None:
+        """Verify folders, which `is_named` by their identities; count missing ones."""
         for folder in folders:
             if not folder.exists():
-                self.missing[kind] += 1
+                self.missing[f"{kind.name}s"] += 1
                 continue
-            self.checked[kind] += 1
-            remedy = f"delete the folder {folder} and run the study again"
-            identity = folder.name if is_named else None
-            self.note(verify_folder, folder, remedy=remedy, identity=identity)
+            self.checked[f"{kind.name}s"] += 1
+            with self.noting():
+                kind.open(
+                    folder,
+                    identity=folder.name if is_named else None,
+                    remedy="delete the folder {0} and run the study again",
+                ).verify()
 
-    def note(self, check: Callable[..., object], folder: Path, **options: str | None) -> None:
-        """Check a folder, and record its error."""
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Record an error of the block as damage."""
         try:
-            check(folder, **options)
+            yield
         except BiphasicError as error:
             self.damage.append(str(error))
 
@@ -56,10 +61,10 @@ def verify_study(folder: Path, *, say: Say) -> Verification:
     """Verify all files that a study uses: text, pairs, tasks, states, fine-tunings, report."""
     study, verification, record = Study.saved(folder), Verification(), None
     store = study.store
-    try:
+    with verification.noting():
         record = study_record_of(folder)
-    except BiphasicError as error:
-        verification.damage.append(str(error))
+    with verification.noting():
+        read_registrations(folder)
     plan, plan_problem = None, ""
     try:
         plan = preview_study(study)
@@ -69,13 +74,13 @@ def verify_study(folder: Path, *, say: Say) -> Verification:
     say("reading text")
     _check_text(study, record, plan, verification)
     say("reading tasks")
-    verification.check("tasks", _tasks(plan, store))
+    verification.check(TASK, _tasks(plan, store), is_named=False)
     say(f"reading {len(states):,} states and {len(results):,} fine-tunings")
-    verification.check("states", (state_folder(store, name) for name in states), is_named=True)
+    at = Store(store)
+    verification.check(STATE, (at.folder(STATE, name) for name in states))
     checkpoints = (path for name in states for path in store.glob(f"progress/{name}-from-*/step-*"))
-    verification.check("checkpoints", sorted(checkpoints))
-    runs = (result_folder(store, name) for name in results)
-    verification.check("fine-tunings", runs, is_named=True)
+    verification.check(CHECKPOINT, sorted(checkpoints), is_named=False)
+    verification.check(RESULT, (at.folder(RESULT, name) for name in results))
     verification.damage += report_damage(folder, hashes=True)
     if plan_problem and not verification.damage:
         verification.damage.append(plan_problem)
@@ -117,14 +122,14 @@ def _check_text(
     named = {phase.corpus for phase in phases} | {study.config.corpus.folder}
     folders = {*filter(None, named)}
     for record_file in sorted((study.store / "data").glob(f"*/{RECORD}")):
-        try:
+        with verification.noting():
             if corpus_hash(record_file.parent) in hashes:
                 folders.add(record_file.parent)
-        except BiphasicError as error:
-            verification.damage.append(str(error))
     for path in sorted(folders):
         verification.checked["corpora"] += 1
-        verification.note(verify_build, path)
+        with verification.noting():
+            verify_build(path)
     for path in phase_pairs(study.recipes.values()):
         verification.checked["pairs"] += 1
-        verification.note(Pairs, path)
+        with verification.noting():
+            Pairs(path)

@@ -26,11 +26,11 @@ from biphasic.data.pairs.folder import Pairs
 from biphasic.data.text.pydocs import load_documents, pydocs_origin
 from biphasic.data.text.sources import SourceConfig
 from biphasic.errors import ConfigError, DataError
-from biphasic.files import MANIFEST, digest, expanded, file_sha256, is_complete, remove_partials
+from biphasic.files import digest, expanded, file_sha256, remove_partials
 from biphasic.locks import Say, wait_for_work
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.plugins import load_pinned
-from biphasic.store import BUILTIN
+from biphasic.store import BUILTIN, MANIFEST, is_complete
 from biphasic.study.spec.study import anchor_corpus
 from biphasic.tasks.builtin.write import BUILTIN_TASKS, TASKS_VERSION, build_tasks
 from biphasic.tasks.pairs.decontamination import task_texts

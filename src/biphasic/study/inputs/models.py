@@ -17,7 +17,7 @@ from pathlib import Path
 from biphasic.config import parse_config
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError
-from biphasic.files import complete_folder, is_complete, read_json_object, verify_folder
+from biphasic.files import read_json_object
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.checks.limits import ModelLimits, model_limits
 from biphasic.model.compute.forward import first_position
@@ -27,7 +27,7 @@ from biphasic.model.loading.footprint import check_memory, free_memory, required
 from biphasic.model.loading.hub import LocalModel, claimed_identity, fetch_model
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phases import uses_of_head
-from biphasic.store import state_folder
+from biphasic.store import STATE, complete_folder, is_complete, state_folder
 from biphasic.study.spec.tuned_rates import with_last_schedule
 from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.recipe import PretrainedModel, Recipe
@@ -168,7 +168,7 @@ class Continuation:
         target = state_folder(store, self.identity)
         if is_complete(target):
             return
-        manifest = verify_folder(self.folder, remedy="copy the state again")
+        manifest = STATE.open(self.folder, remedy="copy the state again").verify().manifest
         names = manifest.pop("files")
         with complete_folder(target, **manifest) as partial:
             for name in names:

@@ -17,10 +17,10 @@ from typing import Any
 from biphasic.config import nearest, parse_config
 from biphasic.data.packing import Attention
 from biphasic.errors import BiphasicError, ConfigError, DataError
-from biphasic.files import digest, expanded, is_complete, verify_folder
+from biphasic.files import digest, expanded
 from biphasic.locks import LEASES, Say
 from biphasic.plugin_code import keep_code
-from biphasic.store import BUILTIN
+from biphasic.store import BUILTIN, TASK, is_complete
 from biphasic.study.inputs.corpus import builtin_tasks_folder, prepare_builtin_tasks
 from biphasic.study.spec.study import TaskConfig, deciding_metric
 from biphasic.study.study import Study
@@ -214,7 +214,7 @@ class TaskResolver:
         return replace(planned, trainer=trainer)
 
     def _read(self, task: TaskConfig, folder: Path) -> PlannedTask:
-        verify_folder(folder)
+        TASK.open(folder).verify()
         description, loaded = read_description(folder), self._load(folder)
         protocol, epoch = self.protocol_of(task, description.protocol), loaded.epoch_length()
         num_examples = {split: loaded.num_examples(split) for split in SPLITS}

@@ -17,13 +17,12 @@ from biphasic.data.building.verify import read_tokenizer
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError, DoneElsewhereError
 from biphasic.execution.job import IDENTITY, Job, Progress, Report, ShouldStop, never, while_held
-from biphasic.files import PARTIAL, digest, is_complete, remove_partials
+from biphasic.files import PARTIAL, digest, remove_partials
 from biphasic.locks import lock_work
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.loading.hub import check_model
 from biphasic.records import ResultRecord
-from biphasic.sealed import read_result_record
-from biphasic.store import FINETUNES, result_folder, state_folder
+from biphasic.store import FINETUNES, is_complete, read_result_record, result_folder, state_folder
 from biphasic.study.jobs.train import check_state
 from biphasic.tasks.folder import load_task, read_description
 from biphasic.tasks.kinds.registry import KINDS

@@ -10,7 +10,8 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
-from biphasic.files import MANIFEST, complete_folder, is_complete, read_json, verify_folder
+from biphasic.files import read_json
+from biphasic.store import MANIFEST, MODEL, complete_folder, is_complete
 from biphasic.tasks.finetune import TrainedModel
 from biphasic.training.state import save_tensors
 
@@ -61,7 +62,7 @@ def _rank(described: dict[str, Any]) -> tuple[float, float, int]:
 def find_kept(folder: Path, *, learning_rate: float, seed: int) -> KeptModel | None:
     """Return a kept model below `folder` by its rate and seed, or None."""
     for path in sorted(folder.glob(f"*/{MANIFEST}")):
-        manifest = verify_folder(path.parent, remedy=_REMEDY)
+        manifest = MODEL.open(path.parent, remedy=_REMEDY).verify().manifest
         if (manifest["learning_rate"], manifest["seed"]) == (learning_rate, seed):
             return KeptModel(
                 learning_rate,

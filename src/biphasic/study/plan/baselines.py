@@ -13,11 +13,11 @@ import numpy as np
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.facts import RANDOM_VECTORS, facts_to_record
-from biphasic.files import digest, is_complete, read_json_object, remove_partials
+from biphasic.files import digest, read_json_object, remove_partials
 from biphasic.locks import wait_for_work
 from biphasic.numerics import running_code
 from biphasic.records import ZERO_SHOT_SEED, ResultRecord
-from biphasic.store import FINETUNES, result_folder
+from biphasic.store import FINETUNES, is_complete, result_folder
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.plan.finetuning import task_determinants
 from biphasic.tasks.baselines import BASELINES_VERSION, DRAWS, TRAINED, Setting

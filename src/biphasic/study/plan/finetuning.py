@@ -13,12 +13,12 @@ from typing import Any
 from biphasic.data.packing import Attention
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
-from biphasic.files import digest, is_complete
+from biphasic.files import digest
 from biphasic.objectives.contrastive import PairObjective
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.plugins import code_of
 from biphasic.records import ZERO_SHOT_SEED
-from biphasic.store import result_folder
+from biphasic.store import is_complete, result_folder
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput, due_runs
 from biphasic.tasks.folder import read_description

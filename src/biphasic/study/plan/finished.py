@@ -10,19 +10,28 @@ from typing import Any
 from biphasic.amounts import count
 from biphasic.errors import DataError
 from biphasic.facts import RANDOM_VECTORS
-from biphasic.files import canonical_json, complete_names, is_complete, read_json, remove
+from biphasic.files import canonical_json, read_json, remove
 from biphasic.locks import Say, lock_cleaning, refuse_running_work
 from biphasic.numerics import is_other_code
 from biphasic.plugins import references_in, shown, without_code
-from biphasic.sealed import read_result_record
-from biphasic.store import FINETUNES, STATES, is_trained, result_folder, state_folder
+from biphasic.store import (
+    FINETUNES,
+    STATES,
+    complete_names,
+    is_complete,
+    is_trained,
+    read_result_record,
+    read_state_record,
+    result_folder,
+    state_folder,
+)
 from biphasic.study.inputs.overlaps import num_seen
 from biphasic.study.inputs.tasks import few_steps
 from biphasic.study.plan.baselines import vectors_of
 from biphasic.study.plan.finetuning import FinetuneGroup, other_reading_of_phase
 from biphasic.study.plan.plan import Plan, Segment
 from biphasic.tasks.kinds.registry import KINDS
-from biphasic.training.state import Checkpoints, read_state_record
+from biphasic.training.state import Checkpoints
 
 _OTHER_VERSION = "another version of biphasic"
 

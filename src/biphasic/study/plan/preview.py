@@ -31,10 +31,10 @@ from biphasic.data.text.source import TextSource
 from biphasic.data.text.sources import HubSource, SourceConfig
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, ConfigError, DataError
-from biphasic.files import canonical_json, complete_names, digest, is_complete, read_json
+from biphasic.files import canonical_json, digest, read_json
 from biphasic.model.loading.hub import LocalModel, find_model
 from biphasic.plugins import references_in, shown
-from biphasic.store import STATES
+from biphasic.store import STATES, complete_names, is_complete
 from biphasic.study.inputs.corpus import (
     locate_corpus,
     phase_corpora,

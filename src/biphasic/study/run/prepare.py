@@ -13,12 +13,20 @@ from rich.console import Console
 from biphasic.amounts import size
 from biphasic.errors import ConfigError, DataError, ModelError, StudyError
 from biphasic.execution.job import WorkItem, save_job
-from biphasic.files import complete_names, verify_folder
 from biphasic.locks import Say
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.plugins import keep_files
 from biphasic.progress import progress_bar, say_on
-from biphasic.store import FINETUNES, STATES, is_trained, result_folder, state_folder
+from biphasic.store import (
+    FINETUNES,
+    RESULT,
+    STATE,
+    STATES,
+    Store,
+    complete_names,
+    is_trained,
+    state_folder,
+)
 from biphasic.study.inputs.corpus import DataPaths, is_built, locate_corpus, prepare_corpus
 from biphasic.study.inputs.overlaps import count_overlaps
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver
@@ -177,15 +185,14 @@ def check_inputs(plan: Plan) -> None:
     planned = {segment.id for segment in plan.segments}
     for identity in sorted(identity for identity in needed | planned if identity):
         if identity in finished.states:
-            folder, hashes = state_folder(store, identity), identity in needed
-            verify_folder(folder, hashes=hashes, identity=identity)
+            Store(store).get(STATE, identity).verify(hashes=identity in needed)
     for segment in missing:
         progress = Checkpoints.of(store, segment.id, start=segment.start)
         latest = progress.latest_step()
         if latest is not None:
             progress.verify(latest)
     for name in finished.results.intersection(plan.result_ids()):
-        verify_folder(result_folder(store, name), identity=name)
+        Store(store).get(RESULT, name).verify()
 
 
 def check_disk(study: Study, missing: Sequence[Segment], *, num_checkpoints: int = 0) -> None:

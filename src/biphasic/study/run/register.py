@@ -13,7 +13,6 @@ from biphasic.analysis.questions.power import detectable_differences, pilot_spre
 from biphasic.analysis.study_file import read_study
 from biphasic.analysis.text import count
 from biphasic.errors import ConfigError, DataError, LockHeldError
-from biphasic.files import complete_names
 from biphasic.locks import refuse_while_cleaning
 from biphasic.numerics import PARTS, running_code
 from biphasic.records import RegistrationRecord
@@ -25,8 +24,7 @@ from biphasic.registration import (
     registration_id,
     write_registration,
 )
-from biphasic.sealed import read_result_record
-from biphasic.store import FINETUNES
+from biphasic.store import FINETUNES, complete_names, read_result_record
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
 from biphasic.study.run.prepare import prepare_study

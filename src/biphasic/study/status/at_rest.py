@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from pathlib import Path
 
 from biphasic.analysis.report import report_damage
 from biphasic.errors import CheckpointError
 from biphasic.execution.job import dependents, with_dependents
-from biphasic.files import verify_folder
-from biphasic.sealed import read_result_record
-from biphasic.store import FINETUNES, STATES, result_folder, state_folder
+from biphasic.store import (
+    RESULT,
+    STATE,
+    ArtifactType,
+    Store,
+    read_result_record,
+    read_state_record,
+    result_folder,
+    state_folder,
+)
 from biphasic.study.plan.cost import group_flops, segment_cost
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.status.record import JobCounts, StudyStatus, progress_by_arm, read_progress
 from biphasic.study.study import Study
-from biphasic.training.state import read_state_record
 
 _MOST_DAMAGED = 5
 
@@ -55,19 +60,18 @@ def _damage(done: Set[str], finished: Finished) -> Iterator[str]:
     plan = finished.plan
     yield from report_damage(plan.study.folder, hashes=False)
     results = {name for group in plan.groups if group.id in done for name in group.run_ids()}
-    names = {STATES: done & finished.states, FINETUNES: results}
-    places = [
-        plan.store / kind / name for kind, of_kind in names.items() for name in sorted(of_kind)
-    ]
-    damaged = [problem for place in places if (problem := _look(place))]
+    store = Store(plan.store)
+    names = [(STATE, name) for name in sorted(done & finished.states)]
+    names += [(RESULT, name) for name in sorted(results)]
+    damaged = [problem for name in names if (problem := _look(store, *name))]
     yield from damaged[:_MOST_DAMAGED]
     if len(damaged) > _MOST_DAMAGED:
         yield f"{len(damaged) - _MOST_DAMAGED:,} more are damaged; 'study verify' lists them"
 
 
-def _look(place: Path) -> str:
+def _look(store: Store, kind: ArtifactType, name: str) -> str:
     try:
-        verify_folder(place, hashes=False, identity=place.name)
+        store.get(kind, name).verify(hashes=False)
     except CheckpointError as error:
         return str(error)
     return ""

@@ -21,15 +21,8 @@ from biphasic.analysis.tune_record import (
 from biphasic.errors import ConfigError, StoppedError, StudyError
 from biphasic.execution.local import Local
 from biphasic.execution.scheduler import Failure, RetryPolicy
-from biphasic.files import (
-    expanded,
-    is_complete,
-    read_json_object,
-    write_bytes,
-    write_json,
-    write_text,
-)
-from biphasic.store import is_trained, state_folder
+from biphasic.files import expanded, read_json_object, write_bytes, write_json, write_text
+from biphasic.store import is_complete, is_trained, read_state_record, state_folder
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.run.run import execute_study
@@ -45,7 +38,6 @@ from biphasic.study.tune.trials import (
     trial_schedule,
     trial_study,
 )
-from biphasic.training.state import read_state_record
 
 LADDER = (0.25, 0.5, 1.0, 2.0, 4.0)  # Default rates to try, as factors of the study's rate.
 # Maximum number of rates to try beyond the list when its lowest or highest rate is the best.

@@ -31,17 +31,10 @@ from biphasic.data.text.sources import (
     source_origin,
 )
 from biphasic.errors import ConfigError, repeated
-from biphasic.files import (
-    complete_folder,
-    digest,
-    file_sha256,
-    is_complete,
-    read_json,
-    remove_partials,
-    write_json,
-)
+from biphasic.files import digest, file_sha256, read_json, remove_partials, write_json
 from biphasic.locks import Say
 from biphasic.plugins import keep_files, short_name
+from biphasic.store import complete_folder, is_complete
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.pairs.decontamination import Decontamination, EvaluationTask
 from biphasic.tasks.pairs.sources import document_pairs, open_table, table_pairs, task_pairs

@@ -9,7 +9,7 @@ import pytest
 from biphasic.data.text.near_duplicates import ShingleIndex, Shingler
 from biphasic.data.text.pydocs import Document, Split, body_of
 from biphasic.errors import DataError
-from biphasic.files import verify_folder
+from biphasic.store import TASK
 from biphasic.tasks.builtin import write as builtin
 from biphasic.tasks.builtin.kinds import (
     MAX_CONTEXT_CHARACTERS,
@@ -171,7 +171,7 @@ class TestSections:
 class TestFolders:
     def test_are_complete_and_declare_themselves(self, folder):
         for kind in ("sc", "tc", "qa", "ir"):
-            verify_folder(folder / f"pydocs-{kind}", remedy="rebuild")
+            TASK.open(folder / f"pydocs-{kind}").verify()
             task = json.loads((folder / f"pydocs-{kind}" / "task.json").read_text())
             assert (task["name"], task["kind"]) == (f"pydocs-{kind}", kind)
             assert set(task) == {"name", "kind", "title", "metric"}
