@@ -50,7 +50,7 @@ from biphasic.data.text.sources import SourceConfig, read_documents
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.model.loading.build import architecture_config
 from biphasic.model.loading.hub import fetch_model
-from biphasic.model.presets import PRESETS
+from biphasic.model.shape import PRESETS
 from biphasic.tasks.pairs.sources import document_pairs
 from biphasic.training import loop
 from biphasic.training.compute import ComputeConfig

@@ -23,7 +23,7 @@ from biphasic.model.compute.eurobert import speed_up_eurobert
 from biphasic.model.compute.kernels import cpu_kernels
 from biphasic.model.compute.last_layer import narrow_last_layer
 from biphasic.model.loading.build import architecture_config, new_model
-from biphasic.model.presets import PRESETS
+from biphasic.model.shape import PRESETS
 from biphasic.objectives.supervision import Supervision
 from biphasic.training.memory import tune_allocator
 from biphasic.training.step.optimizer import set_precision

@@ -22,7 +22,7 @@ from biphasic.data.corpus import Corpus, assemble_corpus
 from biphasic.data.text.pydocs import load_documents
 from biphasic.data.tokens.shards import BatchBuilder, read_shard, token_dtype, write_shard
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
-from biphasic.model.presets import Architecture
+from biphasic.model.shape import Architecture
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from biphasic.model.presets import PRESETS
+from biphasic.model.shape import PRESETS
 from biphasic.objectives.masking import MaskingConfig
 from biphasic.objectives.phases import PhaseConfig
 from biphasic.training.compute import ComputeConfig
@@ -134,7 +134,7 @@ It prints
   assumption: none was measured. Activation checkpointing takes up to a third more time.
 
 `--flops` and `--memory` replace the numbers of a device, or describe another GPU. The
-table is in `study/sizing/devices.py`, from data sheets; `mi250x` is one of the two dies of a
+table is in `study/sizing/result.py`, from data sheets; `mi250x` is one of the two dies of a
 module, as torch counts them. Memory is peak memory plus 10 % for fragmentation and 1 GB for the
 process. The estimate was compared with measurements on a CPU without bf16 instructions
 ([performance](performance.md)), and never on a GPU. A CPU process also keeps freed memory:

@@ -69,7 +69,7 @@ def render_nothing(patch: pytest.MonkeyPatch) -> None:
 def probe_nothing(patch: pytest.MonkeyPatch) -> None:
     """Leave out the probes of models, in forks too; they take longer than a few steps."""
     for module in (
-        "model.checks.contract", "training.run", "tasks.finetuned", "export.finetuned.check"
+        "model.checks.contract", "training.run", "tasks.finetuned", "export.finetuned.write"
     ):  # fmt: skip
         patch.setattr(f"biphasic.{module}.check_contract", lambda *_, **__: None)
 

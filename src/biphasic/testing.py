@@ -47,7 +47,7 @@ from biphasic.execution.registry import AnyExecutor
 from biphasic.execution.worker import serve
 from biphasic.files import canonical_json, write_json
 from biphasic.model.loading.build import architecture_config, new_model
-from biphasic.model.presets import PRESETS
+from biphasic.model.shape import PRESETS
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.registry import AnyObjective
 from biphasic.objectives.supervision import Supervision, Vocabulary, problems

@@ -9,7 +9,7 @@ import yaml
 from biphasic import pretrain
 from biphasic.data.building.config import CorpusConfig
 from biphasic.files import read_json
-from biphasic.model.presets import PRESETS
+from biphasic.model.shape import PRESETS
 from biphasic.study.spec.load import load_study
 from mini_study import run_command, states, write_custom_tasks
 

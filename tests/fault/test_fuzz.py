@@ -47,7 +47,7 @@ from biphasic.execution.cluster.site import Site
 from biphasic.model.checks.limits import model_limits
 from biphasic.model.loading.build import architecture_config, load_encoder, new_model
 from biphasic.model.loading.hub import fetch_model
-from biphasic.model.presets import PRESETS
+from biphasic.model.shape import PRESETS
 from biphasic.records import StateRecord
 from biphasic.store import MANIFEST, file_entries, seal_folder
 from biphasic.study.spec.load import load_study

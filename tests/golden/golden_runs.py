@@ -17,7 +17,7 @@ from biphasic.config import parse_config
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.files import digest, read_json
 from biphasic.model.loading.build import load_encoder, new_model
-from biphasic.model.presets import PRESETS
+from biphasic.model.shape import PRESETS
 from biphasic.tasks.finetune import Finetuner, FinetuneRun, encode_task
 from biphasic.tasks.kinds.kind import SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol

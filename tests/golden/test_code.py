@@ -30,7 +30,6 @@ OTHER_FILES = {
         "model/loading/hub.py",
         "model/loading/reading.py",
         "model/matrices.py",
-        "model/presets.py",
         "model/shape.py",
         "numerics.py",
         "plugins.py",
@@ -47,7 +46,6 @@ OTHER_FILES = {
         "training/recipe.py",
         "training/records/environment.py",
         "training/records/log.py",
-        "training/records/spikes.py",
         "training/state.py",
     },
     "finetuning": {
@@ -60,10 +58,10 @@ OTHER_FILES = {
         "files.py",
         "model/loading/reading.py",
         "model/shape.py",  # of kernels that only training uses
-        "model/presets.py",
         "numerics.py",
         "plugins.py",
         "records.py",
+        "store.py",
         # What they read of files is content of a task, whose hash is in identities.
         "tasks/finetuned.py",
         "tasks/folder.py",

@@ -101,7 +101,7 @@ def schema() -> dict[str, Any]:
         >>> "arms" in schema()["properties"]
         True
     """
-    from biphasic.study.spec.schema import study_schema
+    from biphasic.study.spec.load import study_schema
 
     return study_schema()
 

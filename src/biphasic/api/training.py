@@ -349,8 +349,8 @@ def estimate(
         755625600
     """
     from biphasic.data.building import DEFAULT_VOCAB_SIZE
-    from biphasic.study.sizing.devices import choose_device
     from biphasic.study.sizing.estimate import estimate_recipe
+    from biphasic.study.sizing.result import choose_device
     from biphasic.study.spec.arms import read_recipe
 
     vocab_size = DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size

@@ -12,7 +12,7 @@ from biphasic.config import Config
 from biphasic.data.rows import RowKind
 from biphasic.errors import ConfigError
 from biphasic.files import expanded, is_folder
-from biphasic.model.presets import PRESETS, Architecture, PresetName
+from biphasic.model.shape import PRESETS, Architecture, PresetName
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phases import MOST_TOKENS, Phase
 from biphasic.plugins import anchored

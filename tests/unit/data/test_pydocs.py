@@ -6,9 +6,14 @@ from pathlib import Path
 import pytest
 
 from biphasic.data.text import pydocs
-from biphasic.data.text.docstrings import MAX_SIGNATURE_CHARACTERS, find_modules, read_docstrings
 from biphasic.data.text.near_duplicates import ShingleIndex, Shingler
-from biphasic.data.text.pydocs import Document, Split
+from biphasic.data.text.pydocs import (
+    MAX_SIGNATURE_CHARACTERS,
+    Document,
+    Split,
+    find_modules,
+    read_docstrings,
+)
 
 PROSE = (
     "Compute the weighted mean of the given values. The weights are divided by their sum, so that"

@@ -40,7 +40,7 @@ LEDGER = [
 def write_state(store: Path, tokenizer: TextTokenizer, **details: Any) -> Path:
     """Write a state as training does, with random weights, and the corpus that it read."""
     from biphasic.model.loading.build import architecture_config, new_model
-    from biphasic.model.presets import PRESETS
+    from biphasic.model.shape import PRESETS
     from biphasic.records import StateRecord
     from biphasic.training.state import Snapshot, save_state
 

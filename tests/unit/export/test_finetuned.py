@@ -18,8 +18,7 @@ from transformers.utils import logging
 from biphasic import finetune
 from biphasic.errors import ConfigError, DataError
 from biphasic.export import write
-from biphasic.export.finetuned.check import check_tokenizer
-from biphasic.export.finetuned.write import FinetunedFolder
+from biphasic.export.finetuned.write import FinetunedFolder, check_tokenizer
 from biphasic.export.hf import write_sentence_transformers
 from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.encoding import Encoder, encode_texts

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from biphasic.export.finetuned.check import TOLERANCE, example_sequences
 from biphasic.export.finetuned.forms import forms_of
-from biphasic.export.finetuned.write import write_model
+from biphasic.export.finetuned.write import TOLERANCE, example_sequences, write_model
 from biphasic.model.compute.forward import batching_of
 from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.finetuned import HeadRecord

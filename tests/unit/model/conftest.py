@@ -4,7 +4,7 @@ import pytest
 from transformers import PreTrainedModel
 
 from biphasic.model.loading.build import architecture_config, new_model
-from biphasic.model.presets import PRESETS
+from biphasic.model.shape import PRESETS
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from biphasic.model.compute.attention import ATTENTION_NAME
 from biphasic.model.head import language_model_head
 from biphasic.model.loading.build import architecture_config, new_model
-from biphasic.model.presets import PRESETS
+from biphasic.model.shape import PRESETS
 from families import tiny_config
 
 SPECIAL_IDS = {"bos": 1, "eos": 2, "pad": 0, "mask": 3}

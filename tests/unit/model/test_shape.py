@@ -15,8 +15,7 @@ from biphasic.data.packing import pack_sequences
 from biphasic.model.compute.forward import hidden_states
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.matrices import config_shape, model_shape
-from biphasic.model.presets import PRESETS
-from biphasic.model.shape import ModelShape, architecture_shape
+from biphasic.model.shape import PRESETS, ModelShape, architecture_shape
 from biphasic.objectives.supervision import Supervision
 from biphasic.training.step.passes import summed_loss
 from families import FAMILIES, replaced_attention, tiny_config

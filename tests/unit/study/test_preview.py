@@ -15,8 +15,7 @@ from biphasic.data.building.build import build_corpus
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import read_json, write_json
-from biphasic.model.presets import PRESETS
-from biphasic.model.shape import architecture_shape
+from biphasic.model.shape import PRESETS, architecture_shape
 from biphasic.store import complete_folder
 from biphasic.study.plan.cost import group_flops
 from biphasic.study.plan.diff import difference_lines
@@ -24,7 +23,7 @@ from biphasic.study.plan.finished import plan_notes
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.plan.summary import plan_lines, summarise_plan, summary_json
 from biphasic.study.plan.svg import plan_svg
-from biphasic.study.spec.schema import study_schema
+from biphasic.study.spec.load import study_schema
 from biphasic.study.spec.study import StudyConfig
 from biphasic.study.study import Study
 from tiny_study import clm, mlm, tiny_study

@@ -17,11 +17,10 @@ from biphasic.model.compute.eurobert import speed_up_eurobert
 from biphasic.model.compute.kernels import cpu_kernels
 from biphasic.model.compute.layers import recompute_activations
 from biphasic.model.loading.build import architecture_config, new_model
-from biphasic.model.presets import PRESETS, Architecture
-from biphasic.model.shape import KEPT_KEYS
+from biphasic.model.shape import KEPT_KEYS, PRESETS, Architecture
 from biphasic.study.plan.cost import Parameters, parameters_of, state_bytes
-from biphasic.study.sizing.devices import DEVICES, choose_device
 from biphasic.study.sizing.memory import MARGIN, PROCESS_BYTES, PassShape, Training
+from biphasic.study.sizing.result import DEVICES, choose_device
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.muon import Muon
 from biphasic.training.recipe import Recipe

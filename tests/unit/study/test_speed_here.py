@@ -12,7 +12,7 @@ from biphasic.evaluation.plan import PlannedEvaluation
 from biphasic.model.checks.limits import ModelLimits
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.loading.hub import LocalModel
-from biphasic.model.presets import PRESETS
+from biphasic.model.shape import PRESETS
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.sizing import here, speed
 from biphasic.study.sizing.estimate import least_memory

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.model.loading.build import architecture_config, new_model
-from biphasic.model.presets import Architecture
+from biphasic.model.shape import Architecture
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, RetrievalTask, Task, TaskInfo

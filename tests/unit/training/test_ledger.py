@@ -4,8 +4,7 @@ import numpy as np
 
 from biphasic.data.packing import lay_out
 from biphasic.data.rows import Piece, RowBatch
-from biphasic.model.presets import Architecture
-from biphasic.model.shape import architecture_shape
+from biphasic.model.shape import Architecture, architecture_shape
 from biphasic.training.ledger import add_step, step_flops
 from biphasic.training.step.pending import Position
 

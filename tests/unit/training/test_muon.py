@@ -13,7 +13,7 @@ from biphasic.model.compute import linear
 from biphasic.model.compute.products import Products
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.loading.hub import fetch_model
-from biphasic.model.presets import PRESETS
+from biphasic.model.shape import PRESETS
 from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.optimizers.muon import Muon
 from biphasic.training.optimizers.orthogonal import orthogonal_factors

@@ -6,7 +6,7 @@ from torch import nn
 
 from biphasic.errors import ConfigError, TrainingError
 from biphasic.model.loading.build import architecture_config, new_model
-from biphasic.model.presets import PRESETS
+from biphasic.model.shape import PRESETS
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.muon import Muon
 from biphasic.training.optimizers.optimizer import OptimizerConfig

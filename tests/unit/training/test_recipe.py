@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
-from biphasic.model.presets import PRESETS
+from biphasic.model.shape import PRESETS
 from biphasic.training import lineage as module
 from biphasic.training.lineage import DataFingerprint, Lineage, StepSpec
 from biphasic.training.optimizers.adamw import AdamW

@@ -3,8 +3,8 @@
 import pytest
 
 from biphasic.training import loop
-from biphasic.training.records import spikes
-from biphasic.training.records.spikes import LEAST, WINDOW, SpikeWatch
+from biphasic.training import loop as spikes
+from biphasic.training.loop import LEAST, WINDOW, SpikeWatch
 from short_runs import CLM, MLM, assert_same, metrics
 
 

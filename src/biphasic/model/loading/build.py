@@ -34,7 +34,7 @@ from biphasic.model.loading.reading import (
     require_packing,
     without_pooler,
 )
-from biphasic.model.presets import Architecture
+from biphasic.model.shape import Architecture
 from biphasic.seeds import derive_seed
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from biphasic.facts import facts_to_record
 from biphasic.files import digest
 from biphasic.model.loading.footprint import stored_parameters
-from biphasic.model.presets import Architecture
+from biphasic.model.shape import Architecture
 from biphasic.plugins import named_plugins
 from biphasic.records import (
     AgainstRecord,

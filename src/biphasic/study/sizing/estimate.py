@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from biphasic.errors import ConfigError
-from biphasic.model.presets import Architecture
-from biphasic.model.shape import ModelShape
+from biphasic.model.shape import Architecture, ModelShape
 from biphasic.study.plan.cost import (
     Cost,
     Parameters,
@@ -18,9 +17,10 @@ from biphasic.study.plan.cost import (
     training_cost,
 )
 from biphasic.study.plan.plan import Plan
-from biphasic.study.sizing.devices import DEVICES, Device
 from biphasic.study.sizing.memory import Kernels, PassShape, Training
 from biphasic.study.sizing.result import (
+    DEVICES,
+    Device,
     ObjectiveEstimate,
     PhaseEstimate,
     ResourceEstimate,

@@ -19,8 +19,7 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, replace
 from typing import Literal
 
-from biphasic.model.presets import Architecture
-from biphasic.model.shape import GROUP_LOGITS, KEPT_KEYS
+from biphasic.model.shape import GROUP_LOGITS, KEPT_KEYS, Architecture
 from biphasic.study.plan.cost import Parameters, num_moments
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.optimizer import OptimizerConfig

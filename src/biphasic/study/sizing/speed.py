@@ -24,7 +24,7 @@ from biphasic.model.compute.device import compute_device
 from biphasic.model.compute.forward import first_position
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.matrices import model_shape
-from biphasic.model.presets import PRESETS
+from biphasic.model.shape import PRESETS
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.supervision import Vocabulary
 from biphasic.study.plan.cost import state_bytes, training_cost

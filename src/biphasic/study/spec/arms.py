@@ -14,7 +14,7 @@ from biphasic.config import NAME_PATTERN, Config, nearest, parse_config
 from biphasic.data.packing import Attention
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
-from biphasic.model.presets import Architecture, PresetName
+from biphasic.model.shape import Architecture, PresetName
 from biphasic.objectives.phases import Phase
 from biphasic.plugins import anchored, load_pinned
 from biphasic.training.recipe import PretrainedModel, Recipe, RecipeSettings, Seeds

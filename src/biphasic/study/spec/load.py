@@ -6,6 +6,7 @@ merged, lists and values replaced. Paths in all of them are relative to the firs
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,91 @@ from typing import Any
 from biphasic.config import apply_override, load_settings, parse_config, refuse_other_kind
 from biphasic.errors import ConfigError, reading
 from biphasic.plugins import pinned_names
-from biphasic.study.spec.arms import merge_settings
+from biphasic.study.spec.arms import SEED, merge_settings
 from biphasic.study.spec.study import StudyConfig
+
+TITLE = "Study file of biphasic"
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_AXES = {
+    "type": "object",
+    "description": "Settings to vary, by their path in the arm such as `recipe.model` or "
+    "`phases.1.mlm_probability`. There is one arm for each combination of the values.",
+    "additionalProperties": {"type": "array", "minItems": 1},
+}
+_STEPS = {
+    "type": "integer",
+    "exclusiveMinimum": 0,
+    "description": "Optimizer steps of all phases together. Phases have `steps` or a `share`; one "
+    "may omit both and takes the rest.",
+}
+_SHARE = {
+    "type": "number",
+    "minimum": 0,
+    "maximum": 1,
+    "description": "Share of the arm's `steps`, instead of a number of steps.",
+}
+_SEED = {
+    "type": "integer",
+    "minimum": 0,
+    "description": "One seed for initial weights, order of rows and masks, instead of `seeds`.",
+}
+_INCLUDED = {
+    "description": "Study files that this one extends: mappings are merged, lists and values "
+    "replaced.",
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+}
+
+
+def study_schema() -> dict[str, Any]:
+    """Return the schema of study files, including axes and budgets of arms."""
+    schema = copy.deepcopy(StudyConfig.model_json_schema())
+    schema = {"$schema": _DIALECT, **schema, "title": TITLE}
+    definitions = schema["$defs"]
+    for name, phase in definitions.items():
+        if not name.endswith("Phase"):
+            continue
+        steps = phase["properties"]["steps"]
+        text = {"description": steps["description"]} if "description" in steps else {}
+        phase["properties"]["share"] = _SHARE
+        phase["properties"]["steps"] = {"type": "integer", "minimum": 0, **text}
+        _make_optional(phase, "steps")
+    definitions["RecipeConfig"]["properties"][SEED] = _SEED
+    arm = definitions["ArmConfig"]
+    arm["properties"] |= {"steps": _STEPS, "axes": _AXES}
+    _make_optional(arm, "name")
+    arm["properties"]["recipe"] = _partial(definitions, "RecipeConfig", arm["properties"]["recipe"])
+    task = definitions["TaskConfig"]
+    task["properties"]["protocol"] = _partial(
+        definitions, "FinetuneProtocol", task["properties"]["protocol"]
+    )
+    # A source may be a string, too.
+    definitions["SourceConfig"] = {"anyOf": [{"type": "string"}, definitions.pop("SourceConfig")]}
+    _make_optional(schema, "recipe")  # which finished encoders do not need
+    # Included files may have any required setting.
+    schema["properties"][INCLUDE] = _INCLUDED
+    schema["anyOf"] = [{"required": schema.pop("required")}, {"required": [INCLUDE]}]
+    return schema
+
+
+def _make_optional(model: dict[str, Any], name: str) -> None:
+    required = [other for other in model.get("required", []) if other != name]
+    model.pop("required", None)
+    if required:
+        model["required"] = required
+
+
+def _partial(definitions: dict[str, Any], name: str, field: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a record without required settings, for a field with changes."""
+    changed = copy.deepcopy(definitions[name])
+    changed.pop("required", None)
+    rate = changed["properties"].get("learning_rate")
+    if rate is not None:
+        # Single settings of a schedule may be changed, too.
+        schedule = copy.deepcopy(definitions["LearningRateConfig"])
+        schedule.pop("required", None)
+        changed["properties"]["learning_rate"] = schedule
+    return {**changed, "description": field["description"]}
+
 
 INCLUDE = "include"
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from biphasic.amounts import thousands
-from biphasic.model.presets import Architecture
+from biphasic.model.shape import Architecture
 from biphasic.study.spec.arms import RecipeConfig
 from biphasic.training.recipe import PretrainedModel, Recipe, Seeds
 from biphasic.training.timeline import PlacedPhase

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard
 from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag
 
 from biphasic.config import Config, nearest, refuse_repeats
-from biphasic.model.presets import Architecture, PresetName
+from biphasic.model.shape import Architecture, PresetName
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.phases import PHASE_OBJECTIVES, Phase, PhaseConfig
 from biphasic.objectives.registry import one_of
