@@ -12,6 +12,7 @@ from biphasic.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from biphasic.api import corpus, job, pairs, plugin, site, tokenizer
+    from biphasic.api.adapt import adapt
     from biphasic.api.encoder import load
     from biphasic.api.evaluation import evaluate, evaluate_all, finetune
     from biphasic.api.plans import diff, jobs, plan, register, schema
@@ -26,16 +27,17 @@ if TYPE_CHECKING:
         tune,
         verify,
     )
-    from biphasic.api.training import adapt, estimate, merge_models, pretrain
+    from biphasic.api.training import estimate, merge_models, pretrain
     from biphasic.api.use import encode, export_model, predict, push, run_mteb
 
 _CONTENTS = {
+    "adapt": "adapt",
     "encoder": "load",
     "evaluation": "evaluate evaluate_all finetune",
     "plans": "diff jobs plan register schema",
     "scores": "analyze claims compare figures paper",
     "studies": "cancel clean report_study retry run_study status tune verify",
-    "training": "adapt estimate merge_models pretrain",
+    "training": "estimate merge_models pretrain",
     "use": "encode export_model predict push run_mteb",
 }
 _MODULES = {"corpus", "job", "pairs", "plugin", "site", "tokenizer"}

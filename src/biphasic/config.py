@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 import difflib
-import inspect
 import re
 import reprlib
-import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
+from biphasic.docstrings import field_docstrings
 from biphasic.errors import ConfigError, reading, repeated
 from biphasic.yaml_text import parse_yaml, yaml_reason
 
@@ -85,34 +81,10 @@ class _Described(GenerateJsonSchema):
     def model_schema(self, schema: ModelSchema) -> dict[str, Any]:
         described = super().model_schema(schema)
         properties = described["properties"]
-        for name, text in _field_docstrings(schema["cls"]).items():
+        for name, text in field_docstrings(schema["cls"], Config).items():
             if name in properties:  # class variables may have docstrings, too
                 properties[name].setdefault("description", text)
         return described
-
-
-@cache
-def _field_docstrings(kind: type) -> dict[str, str]:
-    """Return the docstrings of the fields of a class, including inherited ones."""
-    texts: dict[str, str] = {}
-    for owner in reversed(kind.__mro__):
-        if not (issubclass(owner, Config) and inspect.get_annotations(owner)):
-            continue
-        definition = _classes_of(owner.__module__)[owner.__name__]
-        for field, below in pairwise([*ast.iter_child_nodes(definition), None]):
-            match field:
-                case ast.AnnAssign(target=ast.Name(id=name)):
-                    texts.pop(name, None)
-                    match below:
-                        case ast.Expr(ast.Constant(str(text))):
-                            texts[name] = inspect.cleandoc(text)
-    return texts
-
-
-@cache
-def _classes_of(module: str) -> dict[str, ast.ClassDef]:
-    nodes = ast.parse(inspect.getsource(sys.modules[module])).body
-    return {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
 
 
 def load_config(kind: type[ConfigT], path: Path | str) -> ConfigT:

@@ -95,7 +95,7 @@ def test_run_again_finds_the_training_done(decoder, adapt, tmp_path):
 @pytest.fixture
 def unexported(monkeypatch) -> None:
     """Leave the export out: it takes most of the time."""
-    monkeypatch.setattr("biphasic.adaptation.write_export", lambda _, out, **__: out)
+    monkeypatch.setattr("biphasic.export.write.write_export", lambda _, out, **__: out)
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_a_model_of_the_hub_keeps_its_name(decoder, adapt, tmp_path, monkeypatch
         assert (str(name), revision) in {("owner/decoder", None), ("owner/decoder", "c0ffee")}
         return LocalModel(decoder, "0" * 64, "c0ffee")
 
-    monkeypatch.setattr("biphasic.adaptation.fetch_model", fetch)
+    monkeypatch.setattr("biphasic.model.loading.hub.fetch_model", fetch)
     monkeypatch.setattr("biphasic.study.inputs.models.fetch_model", fetch)
     code, _, err = adapt("owner/decoder", "--optimizer", "muon")
     assert code == 0, err
@@ -208,8 +208,8 @@ def _other_vocabulary(decoder: Path) -> None:
             ("--optimizer", "mun"),
             "optimizer.name: unknown value 'mun' (did you mean 'muon'?)",
         ),
-        (None, ("--objective", "clmm"), "unknown value 'clmm' (known: mlm, mntp)"),
-        (None, ("--learning-rate", "-1"), "learning_rate: input should be greater than 0"),
+        (None, ("--objective", "clmm"), "objective: unknown value 'clmm'; give mlm or mntp"),
+        (None, ("--learning-rate", "-1"), "learning_rate.peak: input should be greater than 0"),
         (None, ("--warmup-steps", "9"), "exceed the 4 steps"),
         (None, ("--max-seqlen", "4096"), "exceeds the model's 64 positions"),
         (None, ("--format", "onyx"), "did you mean 'onnx'?"),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from biphasic.api.arguments import check_arguments
+from biphasic.api.verb import Copies, Function, Quiet, Root, Verb, option
 from biphasic.errors import ConfigError, DataError
-from biphasic.store import DEFAULT_ROOT, store_of
+from biphasic.store import store_of
 
 if TYPE_CHECKING:
     from biphasic.api.results.corpus import BuiltCorpus, InspectedCorpus, IntactCorpus
@@ -16,48 +17,10 @@ if TYPE_CHECKING:
     from biphasic.data.building.config import CorpusConfig
 
 
-@check_arguments()
-def build(
-    sources: Sequence[str] = (),
-    *,
-    out: Path | str,
-    spec: Path | str | None = None,
-    tokenizer: str | None = None,
-    vocab_size: int | None = None,
-    column: str | None = None,
-    shares: Sequence[float] = (),
-    max_tokens: int | None = None,
-    deduplicate: bool | None = None,
-    against: Sequence[str] = (),
-    heldout_fraction: float | None = None,
-    root: Path | str = DEFAULT_ROOT,
-    copies: Path | str | None = None,
-    workers: int | None = None,
-    quiet: bool = False,
-) -> BuiltCorpus:
+class Build(Copies, Root, Quiet):
     """Build a corpus; run again to resume after an interruption.
 
     The result does not depend on interruptions or on the number of workers.
-
-    Args:
-        sources: Files or folders of .txt, .md, .jsonl (.gz, .zst) or .parquet;
-            hf:OWNER/NAME?name=CONFIG&split=SPLIT&revision=REVISION; or builtin:pydocs. Default:
-            the spec's sources, or the built-in documentation.
-        out: Folder for tokenizer, train and heldout.
-        spec: Corpus file (YAML) with settings; other options override it.
-        tokenizer: Folder or hub id of a tokenizer. Default: train one.
-        vocab_size: Vocabulary size of the tokenizer to train. Default: 8192.
-        column: Column or JSON key of the text. Default: text.
-        shares: Share of tokens; one for each source, in the same order.
-        max_tokens: Maximum tokens in the training split.
-        deduplicate: Skip documents with the text of an earlier one, in any Unicode form.
-        against: Evaluation tasks, as in `evaluate`. Documents that hold a text of theirs are left
-            out.
-        heldout_fraction: Fraction of documents to hold out, by hash. Default: 0.01.
-        root: Folder of studies and their shared store, which keeps the tasks of `against`.
-        copies: Folder with local copies of hub datasets, as OWNER/NAME.
-        workers: Tokenizer processes. Default: one per core.
-        quiet: Show results and errors only.
 
     Raises:
         ConfigError: A setting is invalid, or `out` holds another corpus.
@@ -69,54 +32,82 @@ def build(
         >>> built.frame["split"].tolist()
         ['train', 'heldout']
     """
-    from biphasic.api.results.corpus import BuiltCorpus
-    from biphasic.data.building.blend import build_bar
-    from biphasic.data.building.build import build_corpus, notes_on
-    from biphasic.files import expanded
-    from biphasic.progress import progress_console, say_on
-    from biphasic.study.inputs.corpus import tasks_of
 
-    settings = {
-        "tokenizer": tokenizer,
-        "vocab_size": vocab_size,
-        "max_tokens": max_tokens,
-        "deduplicate": deduplicate,
-        "against": tuple(against) or None,
-        "heldout_fraction": heldout_fraction,
-        "copies": str(copies) if copies else None,
-    }
-    config = _config(
-        sources, None if spec is None else expanded(spec), settings, column=column, shares=shares
-    )
-    last: list[BuildProgress] = []
-    console, folder = progress_console(quiet=quiet), expanded(out)
-    with build_bar(console) as show:
+    sources: Sequence[str] = option(default=(), metavar="SOURCE...")
+    """Files or folders of .txt, .md, .jsonl (.gz, .zst) or .parquet;
+    hf:OWNER/NAME?name=CONFIG&split=SPLIT&revision=REVISION; or builtin:pydocs. Default: the spec's
+    sources, or the built-in documentation."""
+    _: KW_ONLY
+    out: Path | str = option(flag="--out")
+    """Folder for tokenizer, train and heldout."""
+    spec: Path | str | None = None
+    """Corpus file (YAML) with settings; other options override it."""
+    tokenizer: str | None = None
+    """Folder or hub id of a tokenizer. Default: train one."""
+    vocab_size: int | None = None
+    """Vocabulary size of the tokenizer to train. Default: 8192."""
+    column: str | None = None
+    """Column or JSON key of the text. Default: text."""
+    shares: Sequence[float] = option(default=(), flag="--share")
+    """Share of tokens; one for each source, in the same order."""
+    max_tokens: int | None = None
+    """Maximum tokens in the training split."""
+    deduplicate: bool | None = None
+    """Skip documents with the text of an earlier one, in any Unicode form."""
+    against: Sequence[str] = option(default=(), metavar="TASK")
+    """Evaluation tasks, as in `evaluate`. Documents that hold a text of theirs are left out."""
+    heldout_fraction: float | None = None
+    """Fraction of documents to hold out, by hash. Default: 0.01."""
+    workers: int | None = option(default=None, least=1)
+    """Tokenizer processes. Default: one per core."""
 
-        def report(progress: BuildProgress) -> None:
-            last[:] = [progress]
-            show(progress)
+    def __call__(self) -> BuiltCorpus:
+        from biphasic.api.results.corpus import BuiltCorpus
+        from biphasic.data.building.blend import build_bar
+        from biphasic.data.building.build import build_corpus, notes_on
+        from biphasic.files import expanded
+        from biphasic.progress import progress_console, say_on
+        from biphasic.study.inputs.corpus import tasks_of
 
-        say = say_on(console)
-        build_corpus(
-            config,
-            folder,
-            num_workers=workers,
-            say=say,
-            progress=report,
-            tasks=tasks_of(config, store_of(root), say),
+        settings = {
+            "tokenizer": self.tokenizer,
+            "vocab_size": self.vocab_size,
+            "max_tokens": self.max_tokens,
+            "deduplicate": self.deduplicate,
+            "against": tuple(self.against) or None,
+            "heldout_fraction": self.heldout_fraction,
+            "copies": str(self.copies) if self.copies else None,
+        }
+        config = _config(
+            self.sources,
+            None if self.spec is None else expanded(self.spec),
+            settings,
+            column=self.column,
+            shares=self.shares,
         )
-    how = last[0].rates() if last else "already built; nothing to do"
-    return BuiltCorpus(folder, (how, *notes_on(folder)))
+        last: list[BuildProgress] = []
+        console, folder = progress_console(quiet=self.quiet), expanded(self.out)
+        with build_bar(console) as show:
+
+            def report(progress: BuildProgress) -> None:
+                last[:] = [progress]
+                show(progress)
+
+            say = say_on(console)
+            build_corpus(
+                config,
+                folder,
+                num_workers=self.workers,
+                say=say,
+                progress=report,
+                tasks=tasks_of(config, store_of(self.root), say),
+            )
+        how = last[0].rates() if last else "already built; nothing to do"
+        return BuiltCorpus(folder, (how, *notes_on(folder)))
 
 
-@check_arguments()
-def inspect(folder: Path | str, *, max_seqlen: int = 512, samples: int = 3) -> InspectedCorpus:
+class Inspect(Verb):
     """Show counts, lengths, samples, row fill, duplicates and sources.
-
-    Args:
-        folder: Folder made by `biphasic corpus build`, or one corpus in it.
-        max_seqlen: Row length in tokens, to measure how full rows are.
-        samples: Documents to show.
 
     Raises:
         DataError: There is no corpus, or it is damaged.
@@ -126,34 +117,40 @@ def inspect(folder: Path | str, *, max_seqlen: int = 512, samples: int = 3) -> I
         >>> corpus.inspect("corpora/mine").summaries["train"].documents > 100
         True
     """
-    from biphasic.api.results.corpus import InspectedCorpus, parts_of
-    from biphasic.data.building.build import RECORD, notes_on
-    from biphasic.data.building.inspect import inspect_corpus
-    from biphasic.data.tokens.tokenizer import TextTokenizer
-    from biphasic.files import expanded
 
-    folder, notes = expanded(folder), ()
-    if _is_build(folder):
-        warning = f"WARNING: unfinished (no {RECORD}); run its 'corpus build' again"
-        notes = tuple(notes_on(folder)) if (folder / RECORD).is_file() else (warning,)
-    beside = (folder / "tokenizer", folder.resolve().parent / "tokenizer")
-    tokenizer_folder = next((place for place in beside if place.is_dir()), None)
-    tokenizer = TextTokenizer.load(tokenizer_folder) if tokenizer_folder else None
-    summaries = {
-        part.name: inspect_corpus(
-            part, tokenizer=tokenizer, max_seqlen=max_seqlen, num_samples=samples
-        )
-        for part in parts_of(folder)
-    }
-    return InspectedCorpus(summaries, max_seqlen, notes)
+    folder: Path | str
+    """Folder made by `biphasic corpus build`, or one corpus in it."""
+    _: KW_ONLY
+    max_seqlen: int = option(default=512, least=8)
+    """Row length in tokens, to measure how full rows are."""
+    samples: int = option(default=3, least=0)
+    """Documents to show."""
+
+    def __call__(self) -> InspectedCorpus:
+        from biphasic.api.results.corpus import InspectedCorpus, parts_of
+        from biphasic.data.building.build import RECORD, notes_on
+        from biphasic.data.building.inspect import inspect_corpus
+        from biphasic.data.tokens.tokenizer import TextTokenizer
+        from biphasic.files import expanded
+
+        folder, notes = expanded(self.folder), ()
+        if _is_build(folder):
+            warning = f"WARNING: unfinished (no {RECORD}); run its 'corpus build' again"
+            notes = tuple(notes_on(folder)) if (folder / RECORD).is_file() else (warning,)
+        beside = (folder / "tokenizer", folder.resolve().parent / "tokenizer")
+        tokenizer_folder = next((place for place in beside if place.is_dir()), None)
+        tokenizer = TextTokenizer.load(tokenizer_folder) if tokenizer_folder else None
+        summaries = {
+            part.name: inspect_corpus(
+                part, tokenizer=tokenizer, max_seqlen=self.max_seqlen, num_samples=self.samples
+            )
+            for part in parts_of(folder)
+        }
+        return InspectedCorpus(summaries, self.max_seqlen, notes)
 
 
-@check_arguments()
-def verify(folder: Path | str) -> IntactCorpus:
+class Verify(Verb):
     """Verify the hashes and the consistency of a corpus.
-
-    Args:
-        folder: As in `corpus.inspect`.
 
     Raises:
         CheckpointError: It is damaged.
@@ -164,30 +161,29 @@ def verify(folder: Path | str) -> IntactCorpus:
         >>> corpus.verify("corpora/mine").frame["split"].tolist()
         ['train', 'heldout']
     """
-    from biphasic.api.results.corpus import IntactCorpus
-    from biphasic.data.building.verify import verify_build, verify_corpus
-    from biphasic.files import expanded
 
-    folder = expanded(folder)
-    found = verify_build(folder) if _is_build(folder) else (verify_corpus(folder),)
-    return IntactCorpus(
-        tuple(
-            {"split": one.folder.name, "documents": len(one), "tokens": one.num_tokens}
-            for one in found
+    folder: Path | str
+    """Folder made by `biphasic corpus build`, or one corpus in it."""
+
+    def __call__(self) -> IntactCorpus:
+        from biphasic.api.results.corpus import IntactCorpus
+        from biphasic.data.building.verify import verify_build, verify_corpus
+        from biphasic.files import expanded
+
+        folder = expanded(self.folder)
+        found = verify_build(folder) if _is_build(folder) else (verify_corpus(folder),)
+        return IntactCorpus(
+            tuple(
+                {"split": one.folder.name, "documents": len(one), "tokens": one.num_tokens}
+                for one in found
+            )
         )
-    )
 
 
-@check_arguments()
-def merge(folders: Sequence[Path | str], out: Path | str, *, quiet: bool = False) -> BuiltCorpus:
+class Merge(Quiet):
     """Merge corpora that have the same tokenizer.
 
     Training splits are merged with training splits, held-out splits with held-out splits.
-
-    Args:
-        folders: Folders made with one tokenizer, in the order to merge.
-        out: Folder for the merged corpus.
-        quiet: Show results and errors only.
 
     Raises:
         ConfigError: The folders do not belong together, or `out` exists.
@@ -200,22 +196,29 @@ def merge(folders: Sequence[Path | str], out: Path | str, *, quiet: bool = False
         >>> corpus.merge(["corpora/mine", "corpora/more"], "corpora/both").folder.name
         'both'
     """
-    from biphasic.api.results.corpus import BuiltCorpus
-    from biphasic.data.building.merge import merge_builds, merge_corpora
-    from biphasic.files import expanded
-    from biphasic.progress import say_on_stderr
 
-    parts, target = [expanded(folder) for folder in folders], expanded(out)
-    kinds = {_is_build(folder) for folder in parts}
-    if not kinds:
-        raise ConfigError("folders: is empty; give the corpora to merge")
-    if len(kinds) > 1:
-        raise ConfigError("merge: give either built folders or single corpora, not both")
-    if kinds == {True}:
-        merge_builds(parts, target, say=say_on_stderr(quiet=quiet))
-    else:
-        merge_corpora(parts, target)
-    return BuiltCorpus(target)
+    folders: Sequence[Path | str]
+    """Folders made with one tokenizer, in the order to merge."""
+    out: Path | str = option(flag="--out")
+    """Folder for the merged corpus."""
+
+    def __call__(self) -> BuiltCorpus:
+        from biphasic.api.results.corpus import BuiltCorpus
+        from biphasic.data.building.merge import merge_builds, merge_corpora
+        from biphasic.files import expanded
+        from biphasic.progress import say_on_stderr
+
+        parts, target = [expanded(folder) for folder in self.folders], expanded(self.out)
+        kinds = {_is_build(folder) for folder in parts}
+        if not kinds:
+            raise ConfigError("folders: is empty; give the corpora to merge")
+        if len(kinds) > 1:
+            raise ConfigError("merge: give either built folders or single corpora, not both")
+        if kinds == {True}:
+            merge_builds(parts, target, say=say_on_stderr(quiet=self.quiet))
+        else:
+            merge_corpora(parts, target)
+        return BuiltCorpus(target)
 
 
 def _config(
@@ -273,3 +276,9 @@ def _is_build(folder: Path) -> bool:
 def _is_corpus(folder: Path) -> bool:
     """Return whether this is a corpus, possibly damaged."""
     return any((folder / name).is_file() for name in ("corpus.json", "lengths.npy"))
+
+
+build = Function(Build)
+inspect = Function(Inspect)
+verify = Function(Verify)
+merge = Function(Merge)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import KW_ONLY, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biphasic.api.arguments import check_arguments
 from biphasic.api.results.use import Fillings, PairScores, Predictions, Upload
 from biphasic.api.use import DTYPES, Precision, predicted, push
+from biphasic.api.verb import Device, Function, Revision, option
 from biphasic.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -27,24 +27,11 @@ if TYPE_CHECKING:
 _PAIR = ("sentence_good", "sentence_bad")
 
 
-@check_arguments()
-def load(
-    model: Path | str,
-    *,
-    revision: str | None = None,
-    precision: Precision = "fp32",
-    device: str | None = None,
-) -> TextEncoder:
+class Load(Device, Revision):
     """Open a model for use: a state, an export, a fine-tuned folder, or a hub id.
 
     Its files are compared with their hashes now; its weights are loaded when they are first needed,
     and stay in memory.
-
-    Args:
-        model: Folder of a state or of a transformers model, or a hub id.
-        revision: Revision of a model on the hub.
-        precision: Compute precision of vectors and probabilities.
-        device: As in `predict`.
 
     Raises:
         ConfigError: The device does not exist.
@@ -66,14 +53,22 @@ def load(
         >>> encoder.push("me/my-encoder").repository
         'me/my-encoder'
     """
-    from biphasic.model.compute.device import parse_device
-    from biphasic.tasks.embedding import fetch_embedding_model
 
-    if precision not in DTYPES:
-        raise ConfigError(f"precision: {precision!r}; give fp32 or bf16")
-    parse_device(device)
-    folder = fetch_embedding_model(str(model), revision=revision)
-    return TextEncoder(folder, name=str(model), precision=precision, device=device)
+    model: Path | str = option(type=str)
+    """Folder of a state or of a transformers model, or a hub id."""
+    _: KW_ONLY
+    precision: Precision = option(default="fp32", choices=("fp32", "bf16"))
+    """Compute precision of vectors and probabilities."""
+
+    def __call__(self) -> TextEncoder:
+        from biphasic.model.compute.device import parse_device
+        from biphasic.tasks.embedding import fetch_embedding_model
+
+        parse_device(self.device)
+        folder = fetch_embedding_model(str(self.model), revision=self.revision)
+        return TextEncoder(
+            folder, name=str(self.model), precision=self.precision, device=self.device
+        )
 
 
 class TextEncoder:
@@ -238,3 +233,6 @@ class TextEncoder:
         from biphasic.model.compute.device import computing_on, parse_device
 
         return computing_on(parse_device(self._device))
+
+
+load = Function(Load)

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
-from biphasic.api.arguments import check_arguments
+from biphasic.api.verb import (
+    Copies,
+    Device,
+    Function,
+    Quiet,
+    Revision,
+    Root,
+    option,
+)
 from biphasic.errors import ConfigError
-from biphasic.store import DEFAULT_ROOT
 
 if TYPE_CHECKING:
+    from biphasic.evaluation.plan import PlannedEvaluation
     from biphasic.evaluation.result import Evaluation
     from biphasic.export.finetuned.write import FinetunedFolder
     from biphasic.records import Convention
@@ -18,26 +27,79 @@ if TYPE_CHECKING:
     from biphasic.tasks.protocol import FinetuneProtocol
 
 
-@check_arguments()
-def evaluate(
-    model: Path | str,
-    task: TaskConfig | Path | str,
-    *,
-    root: Path | str = DEFAULT_ROOT,
-    learning_rates: Sequence[float] | None = None,
-    extend: int | None = None,
-    seeds: Sequence[int] | None = None,
-    overrides: Sequence[str] = (),
-    protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None = None,
-    libraries: Sequence[str] | None = None,
-    revision: str | None = None,
-    copies: Path | str | None = None,
-    workers: int | None = None,
-    threads: int = 1,
-    convention: Convention = "standard",
-    device: str | None = None,
-    quiet: bool = False,
-) -> Evaluation:
+def _paper(is_paper: bool) -> Literal["paper"] | None:
+    return "paper" if is_paper else None
+
+
+class Grid(Root, Revision, Copies, Device, Quiet):
+    """A grid of fine-tunings."""
+
+    _: KW_ONLY
+    learning_rates: Sequence[float] | None = option(default=None, flag="--learning-rate")
+    """Peak rates. Default: six from 1e-5 to 5e-4."""
+    extend: int | None = None
+    """While validation chooses the lowest or highest rate, one rate beyond it is run for every
+    seed, at most this many a side; 0: none. Default: 3; 0 with one rate, or with the reference
+    study's protocol."""
+    seeds: Sequence[int] | None = option(default=None, flag="--seed")
+    """Seeds of fine-tuning. Default: 0 to 4."""
+    overrides: Sequence[str] = option(default=(), flag="--set", metavar="KEY=VALUE")
+    """Override a fine-tuning setting, e.g. max_steps=200, max_seqlen=256, precision=bf16,
+    batching=padded."""
+    protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None = option(
+        default=None, flag="--paper", type=bool, instead=False, convert=_paper
+    )
+    """Use the reference study's protocol; see docs/protocol.md. In Python, `"paper"`, or constants
+    that replace those of the study and of the task's description; `overrides` replace all.
+    `max_seqlen` defaults to the model's maximum."""
+    libraries: Sequence[str] | None = option(default=None, type=None)
+    """In Python, libraries whose documentation the built-in tasks use; all when None."""
+    workers: int | None = option(default=None, least=1)
+    """Parallel fine-tunings. Default: one per core, or one on a GPU. In Python, 1 runs them in this
+    process."""
+    threads: int = option(default=1, type=None, least=1)
+    """In Python, threads per fine-tuning; they may change the last bits of results."""
+
+    def _plan(
+        self, model: Path | str, tasks: Sequence[TaskConfig | Path | str], **defaults: Any
+    ) -> PlannedEvaluation:
+        """Check the arguments and the tasks, and plan the fine-tunings."""
+        from biphasic.evaluation.plan import chosen_tasks, plan_evaluation
+        from biphasic.execution.slots import check_cores
+        from biphasic.progress import progress_console
+
+        check_cores(num_workers=self._num_workers, num_threads=self.threads)
+        return plan_evaluation(
+            model,
+            chosen_tasks(tasks, overrides=self.overrides, copies=self.copies),
+            learning_rates=self.learning_rates,
+            extend=self.extend,
+            protocol=self.protocol,
+            libraries=self.libraries,
+            revision=self.revision,
+            root=self.root,
+            console=progress_console(quiet=self.quiet),
+            **{"seeds": self.seeds, **defaults},
+        )
+
+    @property
+    def _num_workers(self) -> int:
+        from biphasic.study.run.run import default_workers
+
+        if self.workers is None:
+            return default_workers(self.threads, device=self.device)
+        return self.workers
+
+
+class Evaluating(Grid):
+    """A grid whose scores are estimated."""
+
+    _: KW_ONLY
+    convention: Convention = option(default="standard", choices=("standard", "paper"))
+    """Intervals: `standard` (Student's t) or `paper` (1.96 standard errors)."""
+
+
+class Evaluate(Evaluating):
     """Evaluate an encoder on one task; arguments and errors are those of `evaluate_all`.
 
     Example:
@@ -47,76 +109,22 @@ def evaluate(
         >>> result.metric, result.estimate.num_seeds, len(result.results)
         ('accuracy', 2, 4)
     """
-    [evaluation] = evaluate_all(
-        model,
-        [task],
-        root=root,
-        learning_rates=learning_rates,
-        extend=extend,
-        seeds=seeds,
-        overrides=overrides,
-        protocol=protocol,
-        libraries=libraries,
-        revision=revision,
-        copies=copies,
-        workers=workers,
-        threads=threads,
-        convention=convention,
-        device=device,
-        quiet=quiet,
-    )
-    return evaluation
+
+    model: Path | str = option(type=str)
+    """Folder of a state or of a transformers model, or a hub id."""
+    task: TaskConfig | Path | str
+    """A task, as one of `evaluate_all`."""
+
+    def __call__(self) -> Evaluation:
+        options = {name: value for name, value in self.values().items() if name != "task"}
+        [evaluation] = EvaluateAll(**options, tasks=[self.task])()
+        return evaluation
 
 
-@check_arguments()
-def evaluate_all(
-    model: Path | str,
-    tasks: Sequence[TaskConfig | Path | str],
-    *,
-    root: Path | str = DEFAULT_ROOT,
-    learning_rates: Sequence[float] | None = None,
-    extend: int | None = None,
-    seeds: Sequence[int] | None = None,
-    overrides: Sequence[str] = (),
-    protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None = None,
-    libraries: Sequence[str] | None = None,
-    revision: str | None = None,
-    copies: Path | str | None = None,
-    workers: int | None = None,
-    threads: int = 1,
-    convention: Convention = "standard",
-    device: str | None = None,
-    quiet: bool = False,
-) -> Iterator[Evaluation]:
+class EvaluateAll(Evaluating):
     """Fine-tune an encoder over a grid, and estimate its scores.
 
     Scores have 95 % intervals.
-
-    Args:
-        model: Folder of a state or of a transformers model, or a hub id.
-        tasks: pydocs-sc, pydocs-tc, pydocs-qa or pydocs-ir; a published dataset such as mnli or
-            squad; KIND:PATH with kind {kinds}; a task file (YAML); a task folder. See
-            docs/tasks.md. In Python also a `TaskConfig`, to set a revision, copies or a metric.
-        root: Folder of studies and their shared store.
-        learning_rates: Peak rates. Default: six from 1e-5 to 5e-4.
-        extend: While validation chooses the lowest or highest rate, one rate beyond it is run for
-            every seed, at most this many a side; 0: none. Default: 3; 0 with one rate, or with the
-            reference study's protocol.
-        seeds: Seeds of fine-tuning. Default: 0 to 4.
-        overrides: Override a fine-tuning setting, e.g. max_steps=200, max_seqlen=256,
-            precision=bf16, batching=padded.
-        protocol: Use the reference study's protocol; see docs/protocol.md. In Python, `"paper"`, or
-            constants that replace those of the study and of the task's description; `overrides`
-            replace all. `max_seqlen` defaults to the model's maximum.
-        libraries: In Python, libraries whose documentation the built-in tasks use; all when None.
-        revision: Revision of a model on the hub.
-        copies: Folder with local copies of hub datasets, as OWNER/NAME.
-        workers: Parallel fine-tunings. Default: one per core, or one on a GPU. In Python, 1 runs
-            them in this process.
-        threads: In Python, threads per fine-tuning; they may change the last bits of results.
-        convention: Intervals: `standard` (Student's t) or `paper` (1.96 standard errors).
-        device: As in `predict`.
-        quiet: Show results and errors only.
 
     Yields:
         Each evaluation when it is finished; all tasks are checked before the first one runs. For
@@ -135,87 +143,50 @@ def evaluate_all(
         >>> [result.metric for result in evaluate_all(state, ["sc:reviews"], **grid)]
         ['accuracy']
     """
-    from biphasic.config import nearest
-    from biphasic.evaluation.evaluate import evaluate_plan
-    from biphasic.evaluation.plan import chosen_tasks, plan_evaluation
-    from biphasic.execution.slots import check_cores
-    from biphasic.model.compute.device import parse_device
-    from biphasic.progress import progress_console
-    from biphasic.records import Convention
-    from biphasic.study.run.run import default_workers
 
-    workers = default_workers(threads, device=device) if workers is None else workers
-    check_cores(num_workers=workers, num_threads=threads)
-    if convention not in (known := get_args(Convention)):
-        raise ConfigError(f"convention: unknown value '{convention}'{nearest(convention, known)}")
-    chosen, console = parse_device(device), progress_console(quiet=quiet)
-    planned = plan_evaluation(
-        model,
-        chosen_tasks(tasks, overrides=overrides, copies=copies),
-        learning_rates=learning_rates,
-        extend=extend,
-        seeds=seeds,
-        protocol=protocol,
-        libraries=libraries,
-        revision=revision,
-        root=root,
-        console=console,
-    )
-    yield from evaluate_plan(
-        planned,
-        convention=convention,
-        num_workers=workers,
-        num_threads=threads,
-        device=chosen,
-        console=console,
-    )
+    model: Path | str = option(type=str)
+    """Folder of a state or of a transformers model, or a hub id."""
+    tasks: Sequence[TaskConfig | Path | str] = option(flag="--task", type=list[str])
+    """pydocs-sc, pydocs-tc, pydocs-qa or pydocs-ir; a published dataset such as mnli or squad;
+    KIND:PATH with kind {kinds}; a task file (YAML); a task folder. See docs/tasks.md. In Python
+    also a `TaskConfig`, to set a revision, copies or a metric."""
+
+    def __call__(self) -> Iterator[Evaluation]:
+        from biphasic.evaluation.evaluate import evaluate_plan
+        from biphasic.model.compute.device import parse_device
+        from biphasic.progress import progress_console
+
+        device = parse_device(self.device)
+        yield from evaluate_plan(
+            self._plan(self.model, self.tasks),
+            convention=self.convention,
+            num_workers=self._num_workers,
+            num_threads=self.threads,
+            device=device,
+            console=progress_console(quiet=self.quiet),
+        )
+
+    def print_config(self) -> str:
+        """Return the grid and the protocol of each task, as YAML."""
+        from biphasic.config import parse_overrides
+        from biphasic.evaluation.plan import chosen_tasks
+        from biphasic.study.spec.resolved import evaluation_text
+
+        return evaluation_text(
+            chosen_tasks(self.tasks, overrides=self.overrides, copies=self.copies),
+            learning_rates=self.learning_rates,
+            extend=self.extend,
+            seeds=self.seeds,
+            protocol=parse_overrides(self.overrides),
+            is_paper=self.protocol is not None,
+            convention=self.convention,
+        )
 
 
-@check_arguments()
-def finetune(
-    model: Path | str,
-    task: TaskConfig | Path | str,
-    out: Path | str,
-    *,
-    learning_rates: Sequence[float] | None = None,
-    extend: int | None = None,
-    seeds: Sequence[int] | None = None,
-    overrides: Sequence[str] = (),
-    protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None = None,
-    libraries: Sequence[str] | None = None,
-    revision: str | None = None,
-    copies: Path | str | None = None,
-    root: Path | str = DEFAULT_ROOT,
-    workers: int | None = None,
-    threads: int = 1,
-    device: str | None = None,
-    quiet: bool = False,
-) -> FinetunedFolder:
+class Finetune(Grid):
     """Fine-tune an encoder, and keep the best model.
 
     The best model is the one with the highest validation score.
-
-    Args:
-        model: Folder of a state or of a transformers model, or a hub id.
-        task: KIND:PATH for custom data, with kind {trained_kinds}; a task file (YAML); a published
-            dataset such as mnli; a built-in task. See docs/tasks.md. In Python also a `TaskConfig`.
-        out: Output folder of the fine-tuned model. In Python, an existing one from the same model,
-            task and settings is kept; only scores missing from the store are recomputed.
-        learning_rates: Peak rates. Default: four from 2e-5 to 2e-4.
-        extend: As in `evaluate_all`.
-        seeds: Seeds of fine-tuning. Default: 0.
-        overrides: Override a fine-tuning setting, e.g. max_epochs=10, max_steps=5000,
-            max_seqlen=256, precision=bf16, batching=padded.
-        protocol: In Python, as in `evaluate_all`; when None the study's, with three passes over the
-            training data instead of one.
-        libraries: In Python, as in `evaluate_all`.
-        revision: Revision of a model on the hub.
-        copies: Folder with local copies of hub datasets, as OWNER/NAME.
-        root: Folder of the store. In Python: runs with stored results are skipped, except the best.
-        workers: As in `evaluate_all`.
-        threads: In Python, as in `evaluate_all`.
-        device: As in `predict`.
-        quiet: Show results and errors only.
 
     Returns:
         The folder, which loads without biphasic: as a transformers class that computes the same
@@ -235,50 +206,72 @@ def finetune(
         >>> made.record.labels, made.record.form
         (('bad', 'good'), 'sequence-classification')
     """
-    from biphasic.evaluation.best import LEARNING_RATES, PROTOCOL, SEEDS
-    from biphasic.evaluation.plan import chosen_tasks, plan_evaluation
-    from biphasic.execution.slots import check_cores
-    from biphasic.export.finetuned.write import write_best
-    from biphasic.export.output import find_made
-    from biphasic.files import expanded
-    from biphasic.model.compute.device import computing_on, parse_device
-    from biphasic.progress import progress_console
-    from biphasic.study.run.run import default_workers
-    from biphasic.tasks.kinds.registry import KINDS
 
-    workers = default_workers(threads, device=device) if workers is None else workers
-    check_cores(num_workers=workers, num_threads=threads)
-    folder, chosen, console = expanded(out), parse_device(device), progress_console(quiet=quiet)
-    find_made(folder)
-    plan = plan_evaluation(
-        model,
-        chosen_tasks([task], overrides=overrides, copies=copies),
-        learning_rates=learning_rates,
-        extend=extend,
-        seeds=SEEDS if seeds is None else seeds,
-        protocol=protocol,
-        libraries=libraries,
-        revision=revision,
-        root=root,
-        console=console,
-        shared=PROTOCOL,
-        default_rates=LEARNING_RATES,
+    model: Path | str = option(type=str)
+    """Folder of a state or of a transformers model, or a hub id."""
+    task: TaskConfig | Path | str = option(flag="--task", type=str)
+    """KIND:PATH for custom data, with kind {trained_kinds}; a task file (YAML); a published dataset
+    such as mnli; a built-in task. See docs/tasks.md. In Python also a `TaskConfig`."""
+    out: Path | str = option(flag="--out")
+    """Output folder of the fine-tuned model. In Python, an existing one from the same model, task
+    and settings is kept; only scores missing from the store are recomputed."""
+    _: KW_ONLY
+    learning_rates: Sequence[float] | None = option(default=None, flag="--learning-rate")
+    """Peak rates. Default: four from 2e-5 to 2e-4."""
+    seeds: Sequence[int] | None = option(default=None, flag="--seed")
+    """Seeds of fine-tuning. Default: 0."""
+    overrides: Sequence[str] = option(default=(), flag="--set", metavar="KEY=VALUE")
+    """Override a fine-tuning setting, e.g. max_epochs=10, max_steps=5000, max_seqlen=256,
+    precision=bf16, batching=padded."""
+    protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None = option(
+        default=None, type=None
     )
-    planned = plan.tasks[0]
-    kind = KINDS[planned.info.kind]
-    if not kind.facts.is_trained and not kind.is_cosine:
-        raise ConfigError(
-            f"a task of kind {planned.info.kind} trains nothing and reads no vectors, so there is "
-            "no model to write; 'evaluate' scores it",
-            about=f"task '{planned.info.name}'",
+    """In Python, as in `evaluate_all`; when None the study's, with three passes over the training
+    data instead of one."""
+
+    def __call__(self) -> FinetunedFolder:
+        from biphasic.evaluation.best import LEARNING_RATES, PROTOCOL, SEEDS
+        from biphasic.export.finetuned.write import write_best
+        from biphasic.export.output import find_made
+        from biphasic.files import expanded
+        from biphasic.model.compute.device import computing_on, parse_device
+        from biphasic.progress import progress_console
+        from biphasic.tasks.kinds.registry import KINDS
+
+        folder, device = expanded(self.out), parse_device(self.device)
+        find_made(folder)
+        plan = self._plan(
+            self.model,
+            [self.task],
+            seeds=SEEDS if self.seeds is None else self.seeds,
+            shared=PROTOCOL,
+            default_rates=LEARNING_RATES,
         )
-    if planned.training.protocol.is_causal:
-        raise ConfigError(
-            "attention: 'finetune' writes bidirectional models; 'evaluate' scores causal ones"
-        )
-    # Cards are public: a hub id is unchanged, a folder by name only.
-    named = plan.name if expanded(model).exists() else str(model)
-    with computing_on(chosen):
-        return write_best(
-            plan, folder, model=named, num_workers=workers, num_threads=threads, console=console
-        )
+        planned = plan.tasks[0]
+        kind = KINDS[planned.info.kind]
+        if not kind.facts.is_trained and not kind.is_cosine:
+            raise ConfigError(
+                f"a task of kind {planned.info.kind} trains nothing and reads no vectors, so there "
+                "is no model to write; 'evaluate' scores it",
+                about=f"task '{planned.info.name}'",
+            )
+        if planned.training.protocol.is_causal:
+            raise ConfigError(
+                "attention: 'finetune' writes bidirectional models; 'evaluate' scores causal ones"
+            )
+        # Cards are public: a hub id is unchanged, a folder by name only.
+        named = plan.name if expanded(self.model).exists() else str(self.model)
+        with computing_on(device):
+            return write_best(
+                plan,
+                folder,
+                model=named,
+                num_workers=self._num_workers,
+                num_threads=self.threads,
+                console=progress_console(quiet=self.quiet),
+            )
+
+
+evaluate = Function(Evaluate)
+evaluate_all = Function(EvaluateAll)
+finetune = Function(Finetune)

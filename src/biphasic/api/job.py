@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biphasic.api.arguments import check_arguments
+from biphasic.api.verb import Function, Quiet, Root, option
 from biphasic.errors import ConfigError
-from biphasic.store import DEFAULT_ROOT, store_of
+from biphasic.store import store_of
 
 if TYPE_CHECKING:
     from biphasic.api.results.lists import JobRun
     from biphasic.study.run.jobs import AnyJob
 
 
-@check_arguments()
-def run(
-    job: str | None = None,
-    *,
-    list_file: Path | str | None = None,
-    index: int | None = None,
-    root: Path | str = DEFAULT_ROOT,
-    threads: int = 1,
-    quiet: bool = False,
-) -> JobRun:
+class Run(Root, Quiet):
     """Run one job in this process, unless it is done.
 
     Its inputs must exist.
-
-    Args:
-        job: Job identity; alternatively, give a list and an index.
-        list_file: File with a job identity in each line.
-        index: Line of the list, from 0.
-        root: Folder of studies and their shared store.
-        threads: Compute threads.
-        quiet: Show results and errors only.
 
     Raises:
         ConfigError: No job is given, or two are.
@@ -48,34 +32,41 @@ def run(
         >>> job.run(training.id).was_done, job.run(training.id).was_done
         (False, True)
     """
-    from biphasic.api.results.lists import JobRun
-    from biphasic.execution.inline import run_here
-    from biphasic.execution.slots import check_cores
-    from biphasic.progress import progress_console
-    from biphasic.training.memory import tune_allocator
 
-    check_cores(num_threads=threads)
-    loaded = show(_chosen_job(job, list_file, index), root=root)
-    if was_done := loaded.is_done():
-        limits: AbstractContextManager[None] = nullcontext()  # computes nothing, without torch
-    else:
-        from biphasic.model.compute.device import compute_threads
+    job: str | None = None
+    """Job identity; alternatively, give a list and an index."""
+    _: KW_ONLY
+    list_file: Path | str | None = option(default=None, flag="--list")
+    """File with a job identity in each line."""
+    index: int | None = option(default=None, least=0, env="JOB_COMPLETION_INDEX")
+    """Line of the list, from 0."""
+    threads: int = option(default=1, least=1)
+    """Compute threads."""
 
-        loaded.check_needs()
-        tune_allocator()
-        limits = compute_threads(threads)
-    with limits:  # also if it is done: deletes what a killed process left
-        run_here(loaded, console=progress_console(quiet=quiet))
-    return JobRun(loaded.id, loaded.label, was_done=was_done)
+    def __call__(self) -> JobRun:
+        from biphasic.api.results.lists import JobRun
+        from biphasic.execution.inline import run_here
+        from biphasic.execution.slots import check_cores
+        from biphasic.progress import progress_console
+        from biphasic.training.memory import tune_allocator
+
+        check_cores(num_threads=self.threads)
+        loaded = show(_chosen_job(self.job, self.list_file, self.index), root=self.root)
+        if was_done := loaded.is_done():
+            limits: AbstractContextManager[None] = nullcontext()  # computes nothing, without torch
+        else:
+            from biphasic.model.compute.device import compute_threads
+
+            loaded.check_needs()
+            tune_allocator()
+            limits = compute_threads(self.threads)
+        with limits:  # also if it is done: deletes what a killed process left
+            run_here(loaded, console=progress_console(quiet=self.quiet))
+        return JobRun(loaded.id, loaded.label, was_done=was_done)
 
 
-@check_arguments()
-def show(job: str, *, root: Path | str = DEFAULT_ROOT) -> AnyJob:
+class Show(Root):
     """Show a job's inputs.
-
-    Args:
-        job: Job identity, from `biphasic study jobs FILE`.
-        root: Folder of studies and their shared store.
 
     Raises:
         DataError: There is no such job.
@@ -86,9 +77,14 @@ def show(job: str, *, root: Path | str = DEFAULT_ROOT) -> AnyJob:
         >>> job.show(jobs("study.yaml", overrides=changes).items[0].id).end
         2
     """
-    from biphasic.study.run.jobs import load_job
 
-    return load_job(store_of(root), job)
+    job: str
+    """Job identity, from `biphasic study jobs FILE`."""
+
+    def __call__(self) -> AnyJob:
+        from biphasic.study.run.jobs import load_job
+
+        return load_job(store_of(self.root), self.job)
 
 
 def _chosen_job(job: str | None, list_file: Path | str | None, index: int | None) -> str:
@@ -106,3 +102,7 @@ def _chosen_job(job: str | None, list_file: Path | str | None, index: int | None
     if index is None or not 0 <= index < len(lines):
         raise ConfigError(f"--index: give a line of {list_file}, from 0 to {len(lines) - 1}")
     return lines[index].strip()
+
+
+run = Function(Run)
+show = Function(Show)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from biphasic.api.arguments import check_arguments
+from biphasic.api.verb import Function, Overrides, Quiet, Root, Verb, option
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
-from biphasic.store import DEFAULT_ROOT
 from biphasic.study import EXAMPLE_TOKENS
 
 if TYPE_CHECKING:
@@ -17,24 +16,15 @@ if TYPE_CHECKING:
     from biphasic.api.results.plans import Registered, StudyJobs, StudyPlan
 
 
-@check_arguments()
-def plan(
-    file: Path | str,
-    *,
-    root: Path | str = DEFAULT_ROOT,
-    rate: float | None = None,
-    example_tokens: int = EXAMPLE_TOKENS,
-    overrides: Sequence[str] = (),
-) -> StudyPlan:
-    """Show what a study will train, share and skip, without running it.
+class StudyFile(Root, Overrides):
+    """A study that a file describes."""
 
-    Args:
-        file: Study file (YAML).
-        root: Folder of studies and their shared store.
-        rate: Sustained FLOP/s per device, to estimate device-hours. Default: this machine's,
-            measured for a second.
-        example_tokens: Assumed mean tokens per fine-tuning example.
-        overrides: Override a setting, e.g. recipe.model=micro.
+    file: Path | str
+    """Study file (YAML)."""
+
+
+class Plan(StudyFile):
+    """Show what a study will train, share and skip, without running it.
 
     Raises:
         ConfigError: The study file is invalid.
@@ -46,32 +36,35 @@ def plan(
         >>> planned.frame.values.tolist(), planned.drawing()[:4]
         ([['mlm', '', 2, 2]], '<svg')
     """
-    from biphasic.api.results.plans import StudyPlan
-    from biphasic.study.plan.preview import preview_study
-    from biphasic.study.plan.summary import summarise_plan
-    from biphasic.study.sizing.estimate import plan_memory
-    from biphasic.study.sizing.here import speed_here
-    from biphasic.study.spec.load import load_study
-    from biphasic.study.study import Study
 
-    config = load_study(file, overrides)
-    planned = preview_study(Study(config, expanded(root)))
-    summary = summarise_plan(planned, example_tokens=example_tokens)
-    jobs_here, advice = None, ""
-    if rate is None:
-        rate, jobs_here, advice = speed_here(config.recipe.precision)
-    memory = plan_memory(planned)
-    return StudyPlan(planned, summary, rate, example_tokens, memory, jobs_here, advice)
+    _: KW_ONLY
+    rate: float | None = option(default=None, least=1)
+    """Sustained FLOP/s per device, to estimate device-hours. Default: this machine's, measured for
+    a second."""
+    example_tokens: int = option(default=EXAMPLE_TOKENS, least=1)
+    """Assumed mean tokens per fine-tuning example."""
+
+    def __call__(self) -> StudyPlan:
+        from biphasic.api.results.plans import StudyPlan
+        from biphasic.study.plan.preview import preview_study
+        from biphasic.study.plan.summary import summarise_plan
+        from biphasic.study.sizing.estimate import plan_memory
+        from biphasic.study.sizing.here import speed_here
+        from biphasic.study.spec.load import load_study
+        from biphasic.study.study import Study
+
+        config = load_study(self.file, self.overrides)
+        planned = preview_study(Study(config, expanded(self.root)))
+        summary = summarise_plan(planned, example_tokens=self.example_tokens)
+        rate, jobs_here, advice = self.rate, None, ""
+        if rate is None:
+            rate, jobs_here, advice = speed_here(config.recipe.precision)
+        memory = plan_memory(planned)
+        return StudyPlan(planned, summary, rate, self.example_tokens, memory, jobs_here, advice)
 
 
-@check_arguments()
-def diff(first: Path | str, second: Path | str, *, root: Path | str = DEFAULT_ROOT) -> Findings:
+class Diff(Root):
     """Show how the plans of two studies differ, and why.
-
-    Args:
-        first: Study file (YAML).
-        second: Study file to compare with.
-        root: Folder of studies and their shared store.
 
     Raises:
         ConfigError: A study file is invalid.
@@ -81,19 +74,27 @@ def diff(first: Path | str, second: Path | str, *, root: Path | str = DEFAULT_RO
         >>> diff("study.yaml", "study.yaml").sentences[0]
         'both studies plan the same'
     """
-    from biphasic.api.results.lists import Findings
-    from biphasic.study.plan.diff import difference_lines
-    from biphasic.study.plan.preview import preview_study
-    from biphasic.study.spec.load import load_study
-    from biphasic.study.study import Study
 
-    one, other = (
-        preview_study(Study(load_study(file), expanded(root))) for file in (first, second)
-    )
-    return Findings(tuple(difference_lines(one, other, str(first), str(second))))
+    first: Path | str
+    """Study file (YAML)."""
+    second: Path | str
+    """Study file to compare with."""
+
+    def __call__(self) -> Findings:
+        from biphasic.api.results.lists import Findings
+        from biphasic.study.plan.diff import difference_lines
+        from biphasic.study.plan.preview import preview_study
+        from biphasic.study.spec.load import load_study
+        from biphasic.study.study import Study
+
+        one, other = (
+            preview_study(Study(load_study(file), expanded(self.root)))
+            for file in (self.first, self.second)
+        )
+        return Findings(tuple(difference_lines(one, other, str(self.first), str(self.second))))
 
 
-def schema() -> dict[str, Any]:
+class Schema(Verb):
     """Show the JSON schema of study files, for editors.
 
     Example:
@@ -101,28 +102,17 @@ def schema() -> dict[str, Any]:
         >>> "arms" in schema()["properties"]
         True
     """
-    from biphasic.study.spec.load import study_schema
 
-    return study_schema()
+    def __call__(self) -> dict[str, Any]:
+        from biphasic.study.spec.load import study_schema
+
+        return study_schema()
 
 
-@check_arguments()
-def jobs(
-    file: Path | str,
-    *,
-    root: Path | str = DEFAULT_ROOT,
-    overrides: Sequence[str] = (),
-    quiet: bool = False,
-) -> StudyJobs:
+class Jobs(StudyFile, Quiet):
     """Save and list missing jobs, for an external scheduler.
 
     Builds the study's data first.
-
-    Args:
-        file: Study file (YAML).
-        root: Folder of studies and their shared store.
-        overrides: As in `plan`.
-        quiet: Show results and errors only.
 
     Raises:
         ConfigError: The study file is invalid.
@@ -135,46 +125,33 @@ def jobs(
         >>> jobs("study.yaml", overrides=changes).frame["kind"].tolist()
         ['train', 'finetune', 'report']
     """
-    from biphasic.api.results.plans import StudyJobs
-    from biphasic.execution.job import save_job
-    from biphasic.progress import progress_console
-    from biphasic.study.run.prepare import prepare_study
-    from biphasic.study.run.report import ReportJob, write_study_report
-    from biphasic.study.spec.load import load_study
-    from biphasic.study.study import Study
 
-    study = Study(load_study(file, overrides), expanded(root), file=Path(file))
-    prepared = prepare_study(study, console=progress_console(quiet=quiet))
-    with study.locked():
-        study.save()
-        write_study_report(prepared)  # 'study report' reads the expected results from it
-    items, last = prepared.missing_work(), ReportJob.of(study)
-    for job in (*(item.make() for item in items), *([last] if items else [])):
-        save_job(job)
-    return StudyJobs(study, tuple(items), last)
+    def __call__(self) -> StudyJobs:
+        from biphasic.api.results.plans import StudyJobs
+        from biphasic.execution.job import save_job
+        from biphasic.progress import progress_console
+        from biphasic.study.run.prepare import prepare_study
+        from biphasic.study.run.report import ReportJob, write_study_report
+        from biphasic.study.spec.load import load_study
+        from biphasic.study.study import Study
+
+        study = Study(
+            load_study(self.file, self.overrides), expanded(self.root), file=Path(self.file)
+        )
+        prepared = prepare_study(study, console=progress_console(quiet=self.quiet))
+        with study.locked():
+            study.save()
+            write_study_report(prepared)  # 'study report' reads the expected results from it
+        items, last = prepared.missing_work(), ReportJob.of(study)
+        for job in (*(item.make() for item in items), *([last] if items else [])):
+            save_job(job)
+        return StudyJobs(study, tuple(items), last)
 
 
-@check_arguments()
-def register(
-    file: Path | str,
-    *,
-    root: Path | str = DEFAULT_ROOT,
-    spread: float | None = None,
-    pilot: str | None = None,
-    overrides: Sequence[str] = (),
-    quiet: bool = False,
-) -> Registered:
+class Register(StudyFile, Quiet):
     """Fix a study's questions, arms, tasks, grid and seeds under a hash, before its first score.
 
     Registers again, as a dated amendment, if the study has changed since.
-
-    Args:
-        file: Study file (YAML).
-        root: Folder of studies and their shared store.
-        spread: Assumed standard deviation of an arm's score over runs, in percentage points.
-        pilot: Finished study whose spreads over runs are assumed, instead of --spread.
-        overrides: As in `plan`.
-        quiet: Show results and errors only.
 
     Raises:
         ConfigError: The study file is invalid or has no questions, or the study has scores and was
@@ -185,20 +162,35 @@ def register(
         >>> len(register("registered.yaml", spread=0.5).records)
         1
     """
-    from biphasic.api.results.plans import Registered
-    from biphasic.progress import progress_console
-    from biphasic.study.find import find_study
-    from biphasic.study.run.register import register_study
-    from biphasic.study.spec.load import load_study
-    from biphasic.study.study import Study
 
-    if spread is not None and pilot is not None:
-        raise ConfigError("--spread, --pilot: give one of them")
-    config = load_study(file, overrides)
-    records = register_study(
-        Study(config, expanded(root), file=Path(file)),
-        console=progress_console(quiet=quiet),
-        spread=spread,
-        pilot=None if pilot is None else find_study(pilot, expanded(root))[0],
-    )
-    return Registered(config.title, records)
+    _: KW_ONLY
+    spread: float | None = option(default=None, least=0.001)
+    """Assumed standard deviation of an arm's score over runs, in percentage points."""
+    pilot: str | None = option(default=None, metavar="STUDY")
+    """Finished study whose spreads over runs are assumed, instead of --spread."""
+
+    def __call__(self) -> Registered:
+        from biphasic.api.results.plans import Registered
+        from biphasic.progress import progress_console
+        from biphasic.study.find import find_study
+        from biphasic.study.run.register import register_study
+        from biphasic.study.spec.load import load_study
+        from biphasic.study.study import Study
+
+        if self.spread is not None and self.pilot is not None:
+            raise ConfigError("--spread, --pilot: give one of them")
+        config = load_study(self.file, self.overrides)
+        records = register_study(
+            Study(config, expanded(self.root), file=Path(self.file)),
+            console=progress_console(quiet=self.quiet),
+            spread=self.spread,
+            pilot=None if self.pilot is None else find_study(self.pilot, expanded(self.root))[0],
+        )
+        return Registered(config.title, records)
+
+
+plan = Function(Plan)
+diff = Function(Diff)
+schema = Function(Schema)
+jobs = Function(Jobs)
+register = Function(Register)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biphasic.api.arguments import check_arguments
-from biphasic.store import DEFAULT_ROOT, store_of
+from biphasic.api.verb import Function, Root, Verb, option
+from biphasic.store import store_of
 
 if TYPE_CHECKING:
     from biphasic.api.results.lists import Findings
 
 
-def list(*, root: Path | str = DEFAULT_ROOT) -> Findings:
+class List(Root):
     """List installed plugins, and the files of plugins in a store.
-
-    Args:
-        root: Folder of studies and their shared store.
 
     Raises:
         OSError: The store cannot be read.
@@ -27,21 +25,17 @@ def list(*, root: Path | str = DEFAULT_ROOT) -> Findings:
         >>> plugin.list().sentences
         ()
     """
-    from biphasic.api.results.lists import Findings
-    from biphasic.plugin_code import stored_lines
-    from biphasic.plugins import installed_lines
 
-    return Findings((*installed_lines(), *stored_lines(store_of(root))))
+    def __call__(self) -> Findings:
+        from biphasic.api.results.lists import Findings
+        from biphasic.plugin_code import stored_lines
+        from biphasic.plugins import installed_lines
+
+        return Findings((*installed_lines(), *stored_lines(store_of(self.root))))
 
 
-@check_arguments()
-def check(named: str, *, task: Path | str | None = None, overrides: Sequence[str] = ()) -> Findings:
+class Check(Verb):
     """Check that the classes of a file, or an installed plugin, follow the rules of their kind.
-
-    Args:
-        named: File, or file and class, or name of an installed plugin.
-        task: For kinds of tasks: a folder with files of a small task.
-        overrides: Setting of the class, e.g. every=3; not of kinds of tasks.
 
     Raises:
         ConfigError: A rule is broken, which the message names; or there is nothing to check.
@@ -51,9 +45,25 @@ def check(named: str, *, task: Path | str | None = None, overrides: Sequence[str
         >>> len(plugin.check("stride.py").sentences)
         1
     """
-    from biphasic.api.results.lists import Findings
-    from biphasic.config import parse_overrides
-    from biphasic.testing import check_named
 
-    settings = parse_overrides(overrides)
-    return Findings((*check_named(named, settings, None if task is None else Path(task)),))
+    named: str = option(metavar="FILE[:CLASS]")
+    """File, or file and class, or name of an installed plugin."""
+    _: KW_ONLY
+    task: Path | str | None = option(default=None, metavar="FOLDER")
+    """For kinds of tasks: a folder with files of a small task."""
+    overrides: Sequence[str] = option(default=(), flag="--set", metavar="KEY=VALUE")
+    """Setting of the class, e.g. every=3; not of kinds of tasks."""
+
+    def __call__(self) -> Findings:
+        from biphasic.api.results.lists import Findings
+        from biphasic.config import parse_overrides
+        from biphasic.testing import check_named
+
+        settings = parse_overrides(self.overrides)
+        return Findings(
+            (*check_named(self.named, settings, None if self.task is None else Path(self.task)),)
+        )
+
+
+list = Function(List)
+check = Function(Check)

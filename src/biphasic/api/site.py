@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biphasic.api.arguments import check_arguments
+from biphasic.api.verb import Function, Quiet, Root, Verb, option
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
-from biphasic.store import DEFAULT_ROOT
 
 if TYPE_CHECKING:
     from biphasic.api.results.lists import Findings
 
 
-def init(file: Path | str = "site.yaml", *, partition: str | None = None) -> Path:
+class Init(Verb):
     """Write a site file from the output of Slurm's `sinfo`, to be adjusted.
-
-    Args:
-        file: Site file to write.
-        partition: Partition. Default: the scheduler's default.
 
     Raises:
         ConfigError: The file exists, or there is no such partition.
@@ -29,33 +25,28 @@ def init(file: Path | str = "site.yaml", *, partition: str | None = None) -> Pat
         >>> site.init("site.yaml").name
         'site.yaml'
     """
-    from biphasic.execution.cluster.site import site_text
-    from biphasic.files import write_text
 
-    path = expanded(file)
-    if path.exists():
-        raise ConfigError(f"{path}: exists already")
-    write_text(path, site_text(partition))
-    return path
+    file: Path | str = "site.yaml"
+    """Site file to write."""
+    _: KW_ONLY
+    partition: str | None = None
+    """Partition. Default: the scheduler's default."""
+
+    def __call__(self) -> Path:
+        from biphasic.execution.cluster.site import site_text
+        from biphasic.files import write_text
+
+        path = expanded(self.file)
+        if path.exists():
+            raise ConfigError(f"{path}: exists already")
+        write_text(path, site_text(self.partition))
+        return path
 
 
-@check_arguments()
-def check(
-    file: Path | str,
-    *,
-    root: Path | str = DEFAULT_ROOT,
-    timeout: float = 10.0,
-    quiet: bool = False,
-) -> Findings:
+class Check(Root, Quiet):
     """Run one trivial job on the cluster, and show what the node has.
 
     Needs the extra `cluster`.
-
-    Args:
-        file: Site file (YAML).
-        root: Folder of studies and their shared store.
-        timeout: Minutes to wait for the first node.
-        quiet: Show results and errors only.
 
     Raises:
         ConfigError: The file is invalid.
@@ -66,12 +57,28 @@ def check(
         >>> site.check("site.yaml")  # doctest: +SKIP
         node1: Python 3.12.3, torch 2.13.0, 16 cores
     """
-    from biphasic.api.results.lists import Findings
-    from biphasic.execution.cluster.check import check_site
-    from biphasic.execution.cluster.site import load_site
-    from biphasic.progress import progress_console
 
-    site, console = load_site(Path(file)), progress_console(quiet=quiet)
-    return Findings(
-        (*check_site(site, expanded(root).resolve(), minutes=timeout, console=console),)
-    )
+    file: Path | str
+    """Site file (YAML)."""
+    _: KW_ONLY
+    timeout: float = option(default=10.0, least=1)
+    """Minutes to wait for the first node."""
+
+    def __call__(self) -> Findings:
+        from biphasic.api.results.lists import Findings
+        from biphasic.execution.cluster.check import check_site
+        from biphasic.execution.cluster.site import load_site
+        from biphasic.progress import progress_console
+
+        site, console = load_site(Path(self.file)), progress_console(quiet=self.quiet)
+        return Findings(
+            (
+                *check_site(
+                    site, expanded(self.root).resolve(), minutes=self.timeout, console=console
+                ),
+            )
+        )
+
+
+init = Function(Init)
+check = Function(Check)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biphasic.amounts import size
-from biphasic.api.arguments import check_arguments
+from biphasic.api.verb import Function, Verb, option
 from biphasic.data.building import DEFAULT_VOCAB_SIZE
 from biphasic.errors import ConfigError, DataError
 
@@ -17,24 +18,8 @@ if TYPE_CHECKING:
     from biphasic.data.text.source import SourceContext, TextSource
 
 
-@check_arguments(vocab_size=(300, 1 << 17))  # 256 bytes, 4 special tokens, and some merges
-def train(
-    sources: Sequence[str],
-    out: Path | str,
-    *,
-    vocab_size: int = DEFAULT_VOCAB_SIZE,
-    column: str | None = None,
-    copies: Path | str | None = None,
-) -> TrainedTokenizer:
+class Train(Verb):
     """Train a byte-level BPE tokenizer on all text of the sources.
-
-    Args:
-        sources: Files, folders, builtin:pydocs, hf:OWNER/NAME?name=CONFIG&split=SPLIT, or plugins,
-            as ./mine.py:Mine; or corpus files (YAML), whose sources are read whole.
-        out: Output folder.
-        vocab_size: Vocabulary size.
-        column: Column or JSON key of the text; corpus files have their own.
-        copies: Folder with local copies of hub datasets, as OWNER/NAME. Default: the corpus file's.
 
     Raises:
         ConfigError: `out` holds something else, or a corpus file names a finished corpus.
@@ -45,73 +30,88 @@ def train(
         >>> tokenizer.train(["texts.jsonl"], "words", vocab_size=300).vocab_size
         300
     """
-    from biphasic.api.results.data import TrainedTokenizer
-    from biphasic.data.text.sources import (
-        asked_once,
-        files_skipped,
-        pinned,
-        read_documents,
-        source_origin,
-    )
-    from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
-    from biphasic.files import digest, expanded
-    from biphasic.locks import sole_writer
-    from biphasic.store import is_complete
 
-    folder = expanded(out)
-    if folder.exists() and not is_complete(folder):
-        raise ConfigError(f"--out {folder}: already exists; choose another folder, or delete it")
-    if column is not None and not any(map(_takes_column, sources)):
-        raise ConfigError(
-            "--column: give the sources it applies to; corpus files have their own, .txt and .md "
-            "files none"
+    sources: Sequence[str] = option(metavar="SOURCE")
+    """Files, folders, builtin:pydocs, hf:OWNER/NAME?name=CONFIG&split=SPLIT, or plugins, as
+    ./mine.py:Mine; or corpus files (YAML), whose sources are read whole."""
+    out: Path | str = option(flag="--out")
+    """Output folder."""
+    _: KW_ONLY
+    vocab_size: int = option(default=DEFAULT_VOCAB_SIZE, least=300, most=131072)
+    """Vocabulary size."""
+    column: str | None = None
+    """Column or JSON key of the text; corpus files have their own."""
+    copies: Path | str | None = None
+    """Folder with local copies of hub datasets, as OWNER/NAME. Default: the corpus file's."""
+
+    def __call__(self) -> TrainedTokenizer:
+        from biphasic.api.results.data import TrainedTokenizer
+        from biphasic.data.text.sources import (
+            asked_once,
+            files_skipped,
+            pinned,
+            read_documents,
+            source_origin,
         )
-    shared = {} if column is None else {"column": column}
-    own_copies = None if copies is None else expanded(copies)
-    resolve, found = asked_once(), (_sources_of(named, shared, own_copies) for named in sources)
-    parsed = [
-        (pinned(source, context.copies, resolve), context)
-        for source, context in chain.from_iterable(found)
-    ]
-    origins = [source_origin(source, context) for source, context in parsed]
-    made_from = digest({"sources": origins, "vocab_size": vocab_size})
-    if _is_made(folder, made_from):
-        note = f"tokenizer: {folder} (already made from the same sources)"
-        return TrainedTokenizer(folder, TextTokenizer.load(folder).vocab_size, (note,))
-    sizes: list[int] = []
+        from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
+        from biphasic.files import digest, expanded
+        from biphasic.locks import sole_writer
+        from biphasic.store import is_complete
 
-    def texts() -> Iterator[str]:
-        documents = (read_documents(source, context) for source, context in parsed)
-        for document in chain.from_iterable(documents):
-            if document.split != "heldout":
-                sizes.append(len(document.text.encode()))
-                yield document.text
+        folder = expanded(self.out)
+        if folder.exists() and not is_complete(folder):
+            raise ConfigError(
+                f"--out {folder}: already exists; choose another folder, or delete it"
+            )
+        if self.column is not None and not any(map(_takes_column, self.sources)):
+            raise ConfigError(
+                "--column: give the sources it applies to; corpus files have their own, .txt and "
+                ".md files none"
+            )
+        shared = {} if self.column is None else {"column": self.column}
+        own_copies = None if self.copies is None else expanded(self.copies)
+        resolve, found = (
+            asked_once(),
+            (_sources_of(named, shared, own_copies) for named in self.sources),
+        )
+        parsed = [
+            (pinned(source, context.copies, resolve), context)
+            for source, context in chain.from_iterable(found)
+        ]
+        origins = [source_origin(source, context) for source, context in parsed]
+        made_from = digest({"sources": origins, "vocab_size": self.vocab_size})
+        if _is_made(folder, made_from):
+            note = f"tokenizer: {folder} (already made from the same sources)"
+            return TrainedTokenizer(folder, TextTokenizer.load(folder).vocab_size, (note,))
+        sizes: list[int] = []
 
-    with sole_writer(folder):
-        trained = train_tokenizer(texts(), vocab_size=vocab_size)
-        if not sum(sizes):
-            raise DataError(f"{', '.join(sources)}: no text to train on")
-        write_tokenizer(trained, folder, made_from=made_from)
-    is_full = trained.vocab_size == vocab_size
-    fewer = "" if is_full else f", not {vocab_size:,}: the text has no more pairs to merge"
-    notes = (
-        f"read {len(sizes):,} documents, {size(sum(sizes))} of text",
-        *files_skipped(origins),
-        f"vocabulary: {trained.vocab_size:,} entries{fewer}",
-        f"tokenizer: {folder}",
-    )
-    return TrainedTokenizer(folder, trained.vocab_size, notes)
+        def texts() -> Iterator[str]:
+            documents = (read_documents(source, context) for source, context in parsed)
+            for document in chain.from_iterable(documents):
+                if document.split != "heldout":
+                    sizes.append(len(document.text.encode()))
+                    yield document.text
+
+        with sole_writer(folder):
+            trained = train_tokenizer(texts(), vocab_size=self.vocab_size)
+            if not sum(sizes):
+                raise DataError(f"{', '.join(self.sources)}: no text to train on")
+            write_tokenizer(trained, folder, made_from=made_from)
+        is_full = trained.vocab_size == self.vocab_size
+        fewer = "" if is_full else f", not {self.vocab_size:,}: the text has no more pairs to merge"
+        notes = (
+            f"read {len(sizes):,} documents, {size(sum(sizes))} of text",
+            *files_skipped(origins),
+            f"vocabulary: {trained.vocab_size:,} entries{fewer}",
+            f"tokenizer: {folder}",
+        )
+        return TrainedTokenizer(folder, trained.vocab_size, notes)
 
 
-@check_arguments()
-def check(tokenizer: str, *, revision: str | None = None) -> CheckedTokenizer:
+class Check(Verb):
     """Show a tokenizer's special tokens and vocabulary size.
 
     Includes the mask token that a corpus would use, and why.
-
-    Args:
-        tokenizer: Folder, or hub id of a model.
-        revision: Branch, tag or commit on the hub. Default: the newest.
 
     Raises:
         DataError: There is no tokenizer.
@@ -121,19 +121,27 @@ def check(tokenizer: str, *, revision: str | None = None) -> CheckedTokenizer:
         >>> tokenizer.check("words").special[-1]
         ('mask', '<|mask|>', 3)
     """
-    from biphasic.api.results.data import CheckedTokenizer
-    from biphasic.data.building.mask_token import with_mask_token
-    from biphasic.data.tokens.tokenizer import load_tokenizer
 
-    loaded = load_tokenizer(tokenizer, revision=revision)
-    masked, reason = with_mask_token(loaded)
-    special = [
-        (role, token, loaded.special_ids[role])
-        for role, token in loaded.special_tokens.items()
-        if role != "mask"
-    ]
-    mask = ("mask", masked.special_tokens["mask"], masked.mask_id)
-    return CheckedTokenizer((*special, mask), reason, masked.vocab_size, loaded.warning)
+    tokenizer: str = option(metavar="NAME_OR_FOLDER")
+    """Folder, or hub id of a model."""
+    _: KW_ONLY
+    revision: str | None = None
+    """Branch, tag or commit on the hub. Default: the newest."""
+
+    def __call__(self) -> CheckedTokenizer:
+        from biphasic.api.results.data import CheckedTokenizer
+        from biphasic.data.building.mask_token import with_mask_token
+        from biphasic.data.tokens.tokenizer import load_tokenizer
+
+        loaded = load_tokenizer(self.tokenizer, revision=self.revision)
+        masked, reason = with_mask_token(loaded)
+        special = [
+            (role, token, loaded.special_ids[role])
+            for role, token in loaded.special_tokens.items()
+            if role != "mask"
+        ]
+        mask = ("mask", masked.special_tokens["mask"], masked.mask_id)
+        return CheckedTokenizer((*special, mask), reason, masked.vocab_size, loaded.warning)
 
 
 def _is_made(out: Path, made_from: str) -> bool:
@@ -187,3 +195,7 @@ def _sources_of(
     else:
         found = (parse_config(SourceConfig, raw, where="SOURCE"),)
     yield from ((source, context) for source in found)
+
+
+train = Function(Train)
+check = Function(Check)

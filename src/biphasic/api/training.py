@@ -1,194 +1,82 @@
-"""Training of a model from Python: `adapt`, `pretrain`, `merge_models` and `estimate`."""
+"""Training of a model from Python: `pretrain`, `merge_models` and `estimate`."""
 
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from biphasic.api.arguments import check_arguments
+from biphasic.api.verb import Device, Function, Logged, Quiet, Root, Verb, option
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
-from biphasic.store import DEFAULT_ROOT, store_of
+from biphasic.store import store_of
 from biphasic.training.intervals import CHECKPOINT_EVERY, HELDOUT_EVERY
 
 if TYPE_CHECKING:
     from biphasic.data.building.config import CorpusConfig
-    from biphasic.export.write import Format
     from biphasic.model.merge import Method
     from biphasic.study.sizing.result import ResourceEstimate
     from biphasic.training.compute import ComputeConfig
-    from biphasic.training.optimizers.registry import AnyOptimizer
-    from biphasic.training.recipe import Precision, Recipe
+    from biphasic.training.recipe import Recipe
 
 
-@check_arguments(max_seqlen=(1, None))
-def adapt(
-    model: Path | str,
-    out: Path | str,
-    *,
-    corpus: CorpusConfig | Mapping[str, Any] | Path | str,
-    steps: int = 2000,
-    mlm_probability: float | None = None,
-    objective: str = "mlm",
-    learning_rate: float | None = None,
-    warmup_steps: int | None = None,
-    decay_steps: int | None = None,
-    optimizer: AnyOptimizer | Mapping[str, Any] | str | None = None,
-    reset_optimizer: bool = False,
-    max_seqlen: int | None = None,
-    rows_per_step: int | None = None,
-    precision: Precision | None = None,
-    seed: int | None = None,
-    compute: ComputeConfig | Mapping[str, Any] | None = None,
-    format: Format = "sentence-transformers",
-    revision: str | None = None,
-    checkpoint_every: int = CHECKPOINT_EVERY.default,
-    root: Path | str = DEFAULT_ROOT,
-    device: str | None = None,
-    threads: int | None = None,
-    skip_steps: Sequence[int] = (),
-    fresh: bool = False,
-    wandb: str | None = None,
-    quiet: bool = False,
-) -> Path:
-    """Continue training a decoder or encoder, and export it.
+def _settings(texts: Sequence[str] | None) -> Mapping[str, Any]:
+    """Return the mapping of options such as `max_tokens_per_pass=4096`."""
+    from biphasic.config import parse_overrides
 
-    Args:
-        model: Folder of a decoder, an encoder or a state, or a hub id.
-        out: Folder to write. In Python, an existing one from the same model, text and settings is
-            kept.
-        corpus: Text file or folder, hf:DATASET, builtin:pydocs, a folder made by `biphasic corpus
-            build`, or a corpus file (YAML). In Python also settings of a corpus.
-        steps: Optimizer steps.
-        mlm_probability: Probability of masking a token. Default: 0.4.
-        objective: mlm, or mntp (masked next-token prediction).
-        learning_rate: Peak learning rate. Default: the state's, else 0.4 / hidden size.
-        warmup_steps: Linear warm-up steps. Default: 1/20 of the steps.
-        decay_steps: Final linear decay steps. Default: 1/10 of the steps.
-        optimizer: adamw or muon. Default: the state's, else adamw. In Python also its settings.
-        reset_optimizer: Reset the optimizer moments of a state.
-        max_seqlen: Row length in tokens. Default: that of a state's run, else 512 or
-            the model's limit.
-        rows_per_step: Rows per batch. Default: that of a state's run, else 32.
-        precision: bf16 or fp32. Default: the state's, else bf16.
-        seed: Seed of masks and data order. Default: the state's, else 0.
-        compute: As in `pretrain`.
-        format: hf, sentence-transformers or onnx; see `biphasic export`.
-        revision: Revision of a model on the hub.
-        checkpoint_every: As in `pretrain`.
-        root: Folder of the store.
-        device: As in `predict`.
-        threads: As in `predict`; they may change the last bits of weights.
-        skip_steps: As in `pretrain`.
-        fresh: As in `pretrain`.
-        wandb: As in `pretrain`.
-        quiet: Show results and errors only.
+    return parse_overrides(texts or (), option="--compute")
 
-    Returns:
-        `out`. A state of an earlier run on the same corpus continues that run: it reads new rows,
-        and keeps its optimizer state by default. An interrupted call resumes when it is repeated.
 
-    Raises:
-        ConfigError: A setting is invalid, or `out` holds something else.
-        DataError: Model or text are missing or damaged.
-        ModelError: The model cannot be an encoder, does not belong to its tokenizer, or does not
-            fit into memory.
-        TrainingError: The loss is not finite.
+def _shares(texts: Sequence[str] | None) -> Mapping[str, float]:
+    """Return the mapping of options such as `0-5=0.3`."""
+    shares: dict[str, float] = {}
+    for text in texts or ():
+        name, _, share = text.partition("=")
+        if name in shares:
+            raise ConfigError(f"--group {text}: '{name}' is given more than once")
+        try:
+            shares[name] = float(share)
+        except ValueError:
+            raise ConfigError(f"--group {text}: give GROUP=WEIGHT, as 0-5=0.3") from None
+    return shares
 
-    Example:
-        >>> from biphasic import adapt
-        >>> adapt("decoder", "adapted", corpus="texts.jsonl", steps=2).name
-        'adapted'
-    """
-    from biphasic.adaptation import AdaptConfig, adapt_model
-    from biphasic.execution.slots import check_cores
-    from biphasic.model.compute.device import compute_threads, computing_on, parse_device
-    from biphasic.progress import progress_console
-    from biphasic.study.training import parse_compute
-    from biphasic.training.records.log import viewed_in_wandb
 
-    check_cores(num_threads=threads or 1)
-    parsed = parse_compute(compute, threads=threads)
-    settings = AdaptConfig.of(
-        steps=steps,
-        mlm_probability=mlm_probability,
-        objective=objective,
-        learning_rate=learning_rate,
-        warmup_steps=warmup_steps,
-        decay_steps=decay_steps,
-        optimizer=optimizer,
-        reset_optimizer=reset_optimizer,
-        max_seqlen=max_seqlen,
-        rows_per_step=rows_per_step,
-        precision=precision,
-        seed=seed,
-        skip_steps=skip_steps,
+def _seconds(text: str) -> int:
+    """Return the seconds of a time `HH:MM:SS`."""
+    from biphasic.config import DURATION, duration_seconds
+
+    if not re.match(DURATION, text):
+        raise ConfigError(f"--max-time {text}: give a time as HH:MM:SS")
+    return duration_seconds(text)
+
+
+class Training(Root, Logged, Device, Quiet):
+    """How a model is trained."""
+
+    _: KW_ONLY
+    compute: ComputeConfig | Mapping[str, Any] | None = option(
+        default=None, metavar="KEY=VALUE", type=list[str], convert=_settings
     )
-    chosen = parse_device(device)
-    with computing_on(chosen), compute_threads(threads), viewed_in_wandb(wandb):
-        return adapt_model(
-            model,
-            expanded(out),
-            settings,
-            corpus=corpus,
-            compute=parsed,
-            format=format,
-            revision=revision,
-            checkpoint_every=checkpoint_every,
-            store=store_of(root),
-            fresh=fresh,
-            console=progress_console(quiet=quiet),
-        )
+    """Compute settings: processes=N to split the rows over N processes, shard=full to split the
+    weights over them, max_tokens_per_pass=N to save memory, activation_checkpointing=true,
+    compile=true. In Python a mapping, such as `{"max_tokens_per_pass": 16384}`; results change by
+    rounding only."""
+    checkpoint_every: int = option(default=CHECKPOINT_EVERY.default, least=0)
+    """Updates between checkpoints; 0 for none."""
+    threads: int | None = option(default=None, least=1)
+    """Compute threads on the CPU. Default: one per core; fewer are faster where other programs run.
+    They may change the last bits of weights."""
+    skip_steps: Sequence[int] = option(default=(), flag="--skip-step", metavar="N", least=0)
+    """Skip the update of step N, counted from 0, whose loss is not finite. Its rows are read, but
+    change no weight."""
 
 
-@check_arguments(max_seconds=(0, None))
-def pretrain(
-    recipe: Recipe | Mapping[str, Any] | Path | str,
-    *,
-    corpus: CorpusConfig | Mapping[str, Any] | Path | str | None = None,
-    root: Path | str = DEFAULT_ROOT,
-    overrides: Sequence[str] = (),
-    checkpoint_every: int = CHECKPOINT_EVERY.default,
-    heldout_every: int = HELDOUT_EVERY.default,
-    minimal_pairs: Path | str | None = None,
-    compute: ComputeConfig | Mapping[str, Any] | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    max_seconds: float | None = None,
-    skip_steps: Sequence[int] = (),
-    fresh: bool = False,
-    wandb: str | None = None,
-    quiet: bool = False,
-) -> Path:
+class Pretrain(Training):
     """Train one recipe on a corpus.
-
-    Args:
-        recipe: Recipe file (YAML). In Python also a recipe: model, phases, schedule, seeds.
-        corpus: Text file or folder, hf:DATASET, a folder made by `biphasic corpus build`, or a
-            corpus file (YAML). Default: the built-in documentation. In Python also settings of a
-            corpus.
-        root: Folder of studies and their shared store.
-        overrides: Override a setting, e.g. model=micro.
-        checkpoint_every: Updates between checkpoints; 0 for none.
-        heldout_every: Updates between held-out evaluations; 0 for the last only.
-        minimal_pairs: File of minimal pairs such as BLiMP's, or a task file of kind mp: record the
-            accuracy on it with each held-out loss.
-        compute: Compute settings: processes=N to split the rows over N processes, shard=full to
-            split the weights over them, max_tokens_per_pass=N to save memory,
-            activation_checkpointing=true, compile=true. In Python a mapping, such as
-            `{"max_tokens_per_pass": 16384}`; results change by rounding only.
-        device: As in `predict`.
-        threads: As in `predict`; they may change the last bits of weights.
-        max_seconds: Save the progress and exit with code 130 after this time. In Python, in
-            seconds; `StoppedError` is raised.
-        skip_steps: Skip the update of step N, counted from 0, whose loss is not finite. Its rows
-            are read, but change no weight.
-        fresh: As in `run_study`.
-        wandb: As in `run_study`.
-        quiet: Show results and errors only.
 
     Returns:
         The folder of the final state, which transformers can load. Training resumes from the latest
@@ -212,70 +100,83 @@ def pretrain(
         >>> (state / "model.safetensors").is_file()
         True
     """
-    from biphasic.execution.slots import check_cores
-    from biphasic.model.compute.device import compute_threads, computing_on, parse_device
-    from biphasic.progress import progress_console, say_on
-    from biphasic.study.inputs.corpus import corpus_settings, locate_corpus, prepare_corpus
-    from biphasic.study.spec.arms import read_recipe
-    from biphasic.study.training import pairs_task, parse_compute, train_recipe
-    from biphasic.training.memory import tune_allocator
-    from biphasic.training.records.log import viewed_in_wandb
 
-    deadline = math.inf if max_seconds is None else time.monotonic() + max_seconds
-    recipe = read_recipe(recipe, overrides).skipping(skip_steps)
-    recipe.check()
-    if not recipe.phases:
-        raise ConfigError(
-            "phases: none, so there is nothing to train; give at least one, such as "
-            "{objective: mlm, steps: 1000}"
-        )
-    check_cores(num_threads=threads or 1)
-    compute, corpus = parse_compute(compute, threads=threads), corpus_settings(corpus)
-    compute.check_rows(recipe.placed_phases)
-    tune_allocator()
-    console, store = progress_console(quiet=quiet), store_of(root)
-    chosen = parse_device(device)
-    with computing_on(chosen), compute_threads(threads), viewed_in_wandb(wandb):
-        corpus = corpus.pinned()
-        paths = prepare_corpus(
-            corpus, locate_corpus(corpus, store), store, console=console, recipes=[recipe]
-        ).extended([recipe])
-        return train_recipe(
-            recipe,
-            paths,
-            store,
-            checkpoint_every=checkpoint_every,
-            heldout_every=heldout_every,
-            minimal_pairs=pairs_task(minimal_pairs, compute, store, say=say_on(console)),
-            compute=compute,
-            console=console,
-            deadline=deadline,
-            fresh=fresh,
-        )
+    recipe: Recipe | Mapping[str, Any] | Path | str = option(metavar="file", type=Path)
+    """Recipe file (YAML). In Python also a recipe: model, phases, schedule, seeds."""
+    _: KW_ONLY
+    corpus: CorpusConfig | Mapping[str, Any] | Path | str | None = option(default=None, type=str)
+    """Text file or folder, hf:DATASET, a folder made by `biphasic corpus build`, or a corpus file
+    (YAML). Default: the built-in documentation. In Python also settings of a corpus."""
+    overrides: Sequence[str] = option(default=(), flag="--set", metavar="KEY=VALUE")
+    """Override a setting, e.g. model=micro."""
+    heldout_every: int = option(default=HELDOUT_EVERY.default, least=0)
+    """Updates between held-out evaluations; 0 for the last only."""
+    minimal_pairs: Path | str | None = None
+    """File of minimal pairs such as BLiMP's, or a task file of kind mp: record the accuracy on it
+    with each held-out loss."""
+    max_seconds: float | None = option(
+        default=None, flag="--max-time", metavar="HH:MM:SS", parse=_seconds, least=0
+    )
+    """Save the progress and exit with code 130 after this time. In Python, in seconds;
+    `StoppedError` is raised."""
+
+    def __call__(self) -> Path:
+        from biphasic.execution.slots import check_cores
+        from biphasic.model.compute.device import compute_threads, computing_on, parse_device
+        from biphasic.progress import progress_console, say_on
+        from biphasic.study.inputs.corpus import corpus_settings, locate_corpus, prepare_corpus
+        from biphasic.study.spec.arms import read_recipe
+        from biphasic.study.training import pairs_task, parse_compute, train_recipe
+        from biphasic.training.memory import tune_allocator
+        from biphasic.training.records.log import viewed_in_wandb
+
+        deadline = math.inf if self.max_seconds is None else time.monotonic() + self.max_seconds
+        recipe = read_recipe(self.recipe, self.overrides).skipping(self.skip_steps)
+        recipe.check()
+        if not recipe.phases:
+            raise ConfigError(
+                "phases: none, so there is nothing to train; give at least one, such as "
+                "{objective: mlm, steps: 1000}"
+            )
+        check_cores(num_threads=self.threads or 1)
+        compute = parse_compute(self.compute, threads=self.threads)
+        corpus = corpus_settings(self.corpus)
+        compute.check_rows(recipe.placed_phases)
+        tune_allocator()
+        console, store = progress_console(quiet=self.quiet), store_of(self.root)
+        chosen = parse_device(self.device)
+        with computing_on(chosen), compute_threads(self.threads), viewed_in_wandb(self.wandb):
+            corpus = corpus.pinned()
+            paths = prepare_corpus(
+                corpus, locate_corpus(corpus, store), store, console=console, recipes=[recipe]
+            ).extended([recipe])
+            return train_recipe(
+                recipe,
+                paths,
+                store,
+                checkpoint_every=self.checkpoint_every,
+                heldout_every=self.heldout_every,
+                minimal_pairs=pairs_task(self.minimal_pairs, compute, store, say=say_on(console)),
+                compute=compute,
+                console=console,
+                deadline=deadline,
+                fresh=self.fresh,
+            )
+
+    def print_config(self) -> str:
+        """Return the recipe with its corpus and compute settings, as YAML."""
+        from biphasic.study.inputs.corpus import corpus_settings
+        from biphasic.study.spec.arms import read_recipe
+        from biphasic.study.spec.resolved import recipe_text
+        from biphasic.study.training import parse_compute
+
+        compute = parse_compute(self.compute)
+        recipe = read_recipe(self.recipe, self.overrides).skipping(self.skip_steps)
+        return recipe_text(recipe, corpus=corpus_settings(self.corpus), compute=compute)
 
 
-@check_arguments(weight=(0, 1))
-def merge_models(
-    base: Path | str,
-    adapted: Path | str,
-    out: Path | str,
-    *,
-    weight: float = 0.5,
-    method: Method = "linear",
-    groups: Mapping[str, float] | None = None,
-) -> Path:
+class MergeModels(Verb):
     """Merge the weights of two models of one architecture.
-
-    Args:
-        base: Folder of a state or of a transformers model, or a hub id.
-        adapted: The model that was adapted from it; its tokenizer and settings are kept. In Python:
-            and the rows of embeddings that `base` lacks.
-        out: Folder to write; it can be used like any model.
-        weight: Share of ADAPTED, from 0 to 1.
-        method: linear, or spherical (along the arc between two tensors).
-        groups: Weight of a part: a layer (3), layers (0-5), embeddings or rest. In Python, weights
-            by part; layers count from 0, `rest` is the last norm and the head, and a tied head is
-            among the embeddings.
 
     Returns:
         `out`. Each tensor is interpolated in fp32. `merge.json` has the identities of both models,
@@ -291,42 +192,40 @@ def merge_models(
         >>> merge_models("decoder", "decoder", "merged", weight=0.3).name
         'merged'
     """
-    from biphasic.config import parse_config
-    from biphasic.export.merge import Merge, write_merge
-    from biphasic.export.output import refuse_existing
 
-    target = expanded(out)
-    refuse_existing(target)
-    settings = {"weight": weight, "method": method, "groups": dict(groups or {})}
-    merge = parse_config(Merge, settings, where="merge")
-    return write_merge(base, adapted, target, merge)
+    base: Path | str = option(type=str)
+    """Folder of a state or of a transformers model, or a hub id."""
+    adapted: Path | str = option(type=str)
+    """The model that was adapted from it; its tokenizer and settings are kept. In Python: and the
+    rows of embeddings that `base` lacks."""
+    out: Path | str = option(flag="--out")
+    """Folder to write; it can be used like any model."""
+    _: KW_ONLY
+    weight: float = option(default=0.5, least=0, most=1)
+    """Share of ADAPTED, from 0 to 1."""
+    method: Method = option(default="linear", type=str)
+    """linear, or spherical (along the arc between two tensors)."""
+    groups: Mapping[str, float] | None = option(
+        default=None, flag="--group", metavar="GROUP=WEIGHT", type=list[str], convert=_shares
+    )
+    """Weight of a part: a layer (3), layers (0-5), embeddings or rest. In Python, weights by part;
+    layers count from 0, `rest` is the last norm and the head, and a tied head is among the
+    embeddings."""
+
+    def __call__(self) -> Path:
+        from biphasic.config import parse_config
+        from biphasic.export.merge import Merge, write_merge
+        from biphasic.export.output import refuse_existing
+
+        target = expanded(self.out)
+        refuse_existing(target)
+        settings = {"weight": self.weight, "method": self.method, "groups": dict(self.groups or {})}
+        merge = parse_config(Merge, settings, where="merge")
+        return write_merge(self.base, self.adapted, target, merge)
 
 
-@check_arguments(devices=(1, None), vocab_size=(1, None))
-def estimate(
-    recipe: Recipe | Mapping[str, Any] | Path | str,
-    *,
-    devices: int = 1,
-    device: str | None = None,
-    vocab_size: int | None = None,
-    mfu: float | None = None,
-    flops: float | None = None,
-    memory: float | None = None,
-    overrides: Sequence[str] = (),
-) -> ResourceEstimate:
+class Estimate(Verb):
     """Estimate memory and time of a recipe, without training it.
-
-    Args:
-        recipe: Recipe file (YAML). In Python also a recipe, whose model is a preset or dimensions.
-        devices: Devices that train one model. In Python: each reads a part of the rows of a step.
-        device: h100, h200, a100-80gb, a100-40gb, mi250x (one of its two dies) or cpu. Default:
-            h100, or a GPU described by --flops.
-        vocab_size: Vocabulary size. Default: 8192, as for a corpus.
-        mfu: Share of the peak that model FLOPs reach. Default: 0.4, an assumption; for mi250x
-            0.11, by the reference study's hours.
-        flops: Peak FLOP/s of a device, e.g. 90e9 for a CPU.
-        memory: Memory of a device in bytes, e.g. 24e9. Default: that of --device.
-        overrides: Override a setting, e.g. model=610m.
 
     Returns:
         The estimate. No corpus is read: every row counts as full and as one document. Frozen
@@ -348,14 +247,43 @@ def estimate(
         >>> estimate(recipe, vocab_size=128_256, devices=8, device="h200").parameters.total
         755625600
     """
-    from biphasic.data.building import DEFAULT_VOCAB_SIZE
-    from biphasic.study.sizing.estimate import estimate_recipe
-    from biphasic.study.sizing.result import choose_device
-    from biphasic.study.spec.arms import read_recipe
 
-    vocab_size = DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size
-    if mfu is not None and not 0 < mfu <= 1:
-        raise ConfigError(f"mfu: {mfu:g}; give a share above 0 and at most 1")
-    chosen = choose_device(device, flops=flops, memory=memory)
-    recipe = read_recipe(recipe, overrides)
-    return estimate_recipe(recipe, chosen, mfu=mfu, devices=devices, vocab_size=vocab_size)
+    recipe: Recipe | Mapping[str, Any] | Path | str = option(metavar="file", type=Path)
+    """Recipe file (YAML). In Python also a recipe, whose model is a preset or dimensions."""
+    _: KW_ONLY
+    devices: int = option(default=1, least=1)
+    """Devices that train one model. In Python: each reads a part of the rows of a step."""
+    device: str | None = None
+    """h100, h200, a100-80gb, a100-40gb, mi250x (one of its two dies) or cpu. Default: h100, or a
+    GPU described by --flops."""
+    vocab_size: int | None = option(default=None, least=1)
+    """Vocabulary size. Default: 8192, as for a corpus."""
+    mfu: float | None = None
+    """Share of the peak that model FLOPs reach. Default: 0.4, an assumption; for mi250x 0.11, by
+    the reference study's hours."""
+    flops: float | None = None
+    """Peak FLOP/s of a device, e.g. 90e9 for a CPU."""
+    memory: float | None = None
+    """Memory of a device in bytes, e.g. 24e9. Default: that of --device."""
+    overrides: Sequence[str] = option(default=(), flag="--set", metavar="KEY=VALUE")
+    """Override a setting, e.g. model=610m."""
+
+    def __call__(self) -> ResourceEstimate:
+        from biphasic.data.building import DEFAULT_VOCAB_SIZE
+        from biphasic.study.sizing.result import choose_device
+        from biphasic.study.sizing.estimate import estimate_recipe
+        from biphasic.study.spec.arms import read_recipe
+
+        vocab_size = DEFAULT_VOCAB_SIZE if self.vocab_size is None else self.vocab_size
+        if self.mfu is not None and not 0 < self.mfu <= 1:
+            raise ConfigError(f"mfu: {self.mfu:g}; give a share above 0 and at most 1")
+        chosen = choose_device(self.device, flops=self.flops, memory=self.memory)
+        recipe = read_recipe(self.recipe, self.overrides)
+        return estimate_recipe(
+            recipe, chosen, mfu=self.mfu, devices=self.devices, vocab_size=vocab_size
+        )
+
+
+pretrain = Function(Pretrain)
+merge_models = Function(MergeModels)
+estimate = Function(Estimate)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from biphasic.api.arguments import check_arguments
+from biphasic.api.verb import Device, Function, Quiet, Revision, Verb, option
 from biphasic.errors import ConfigError
 from biphasic.export import MAX_SHARD_SIZE
 
@@ -20,34 +21,19 @@ Precision = Literal["fp32", "bf16"]
 DTYPES: dict[Precision, Literal["float32", "bfloat16"]] = {"fp32": "float32", "bf16": "bfloat16"}
 
 
-@check_arguments()
-def predict(
-    folder: Path | str,
-    source: Source,
-    out: Path | str | None = None,
-    *,
-    columns: Sequence[str] = (),
-    format: str | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    quiet: bool = False,
-) -> Predictions:
-    """Predict with a fine-tuned model: one row per example, in order.
+class Texts(Device, Quiet):
+    """How texts are read, and what computes."""
 
-    Args:
-        folder: Folder made by `biphasic finetune`.
-        source: A file (.jsonl, .csv, .tsv, .parquet or .txt); `-` is standard input. In Python also
-            a list: of texts, of tuples (pairs; question and context), or of rows by name.
-        out: .jsonl, .csv or .parquet; `-` is JSON lines on standard output. In Python, the result
-            has the rows when None.
-        columns: Text columns; two for pairs, or for question and context. Default: see
-            docs/tasks.md.
-        format: jsonl, csv, tsv, parquet or txt (one text per line). Default: by suffix; txt for
-            `-`.
-        device: Compute device: cpu, cuda or cuda:N. Default: the first GPU, else the CPU.
-        threads: Compute threads on the CPU. Default: one per core; fewer are faster where other
-            programs run.
-        quiet: Show results and errors only.
+    _: KW_ONLY
+    format: str | None = None
+    """jsonl, csv, tsv, parquet or txt (one text per line). Default: by suffix; txt for `-`."""
+    threads: int | None = option(default=None, least=1)
+    """Compute threads on the CPU. Default: one per core; fewer are faster where other programs
+    run."""
+
+
+class Predict(Texts):
+    """Predict with a fine-tuned model: one row per example, in order.
 
     Raises:
         DataError: The folder has no fine-tuned model, a file is damaged, or an example is unusable.
@@ -58,57 +44,40 @@ def predict(
         >>> found.rows[0]["label"] in ("good", "bad"), found.frame.shape
         (True, (1, 3))
     """
-    from biphasic.execution.slots import check_cores
-    from biphasic.files import expanded
-    from biphasic.model.compute.device import compute_threads
 
-    check_cores(num_threads=threads or 1)
-    place = expanded(folder)
-    with compute_threads(threads):
-        return predicted(
-            place, source, out, columns=columns, format=format, device=device, quiet=quiet
-        )
+    folder: Path | str
+    """Folder made by `biphasic finetune`."""
+    source: Source = option(metavar="INPUT", type=str)
+    """A file (.jsonl, .csv, .tsv, .parquet or .txt); `-` is standard input. In Python also a list:
+    of texts, of tuples (pairs; question and context), or of rows by name."""
+    out: Path | str | None = option(default=None, flag="--out", instead="-")
+    """.jsonl, .csv or .parquet; `-` is JSON lines on standard output. In Python, the result has the
+    rows when None."""
+    _: KW_ONLY
+    columns: Sequence[str] = option(default=(), flag="--column")
+    """Text columns; two for pairs, or for question and context. Default: see docs/tasks.md."""
+
+    def __call__(self) -> Predictions:
+        from biphasic.execution.slots import check_cores
+        from biphasic.files import expanded
+        from biphasic.model.compute.device import compute_threads
+
+        check_cores(num_threads=self.threads or 1)
+        place = expanded(self.folder)
+        with compute_threads(self.threads):
+            return predicted(
+                place,
+                self.source,
+                self.out,
+                columns=self.columns,
+                format=self.format,
+                device=self.device,
+                quiet=self.quiet,
+            )
 
 
-@check_arguments()
-def encode(
-    model: Path | str,
-    source: Source,
-    out: Path | str | None = None,
-    *,
-    column: str = "text",
-    prefix: str | None = None,
-    prompt: str | None = None,
-    normalize: bool = False,
-    max_seqlen: int | None = None,
-    batch_tokens: int | None = None,
-    precision: Precision = "fp32",
-    revision: str | None = None,
-    format: str | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    quiet: bool = False,
-) -> Vectors:
+class Encode(Texts, Revision):
     """Embed texts: one vector per text, in order.
-
-    Args:
-        model: Folder of a state, of a transformers model or of a sentence-transformers model, or a
-            hub id.
-        source: As in `predict`.
-        out: .npy for vectors; .parquet for vectors with text ids. In Python, the vectors are kept
-            in memory when None.
-        column: Column or key of the text.
-        prefix: Prefix of every text.
-        prompt: Name of a prompt of the model to prepend to every text.
-        normalize: Normalize vectors to unit length.
-        max_seqlen: Maximum input length in tokens. Default: the model's limit.
-        batch_tokens: Maximum tokens per batch. Default: 4096; 65536 on a GPU.
-        precision: Compute precision.
-        revision: Revision of a model on the hub.
-        format: As in `predict`.
-        device: As in `predict`.
-        threads: As in `predict`.
-        quiet: Show results and errors only.
 
     Raises:
         ConfigError: A setting does not fit the model.
@@ -120,82 +89,92 @@ def encode(
         >>> encode("my-encoder", ["the cat sat", "the dog ran"]).vectors.shape  # texts, width
         (2, 32)
     """
-    from biphasic.api.results.use import Vectors, length_notes
-    from biphasic.data.tokens.tokenizer import TextTokenizer
-    from biphasic.execution.slots import check_cores
-    from biphasic.files import expanded
-    from biphasic.model.compute.device import compute_threads, parse_device
-    from biphasic.progress import progress_bar, progress_console
-    from biphasic.tasks.embedding import (
-        Choices,
-        embedding_settings,
-        fetch_embedding_model,
-        never_saw_both_ways,
-    )
-    from biphasic.tasks.encode import SUFFIXES, Encoded, encode_file
-    from biphasic.tasks.inputs import open_source
-    from biphasic.tasks.outputs import check_output
 
-    if precision not in DTYPES:
-        raise ConfigError(f"precision: {precision!r}; give fp32 or bf16")
-    target = None if out is None else expanded(out)
-    if target is not None:
-        check_output(target, SUFFIXES)
-    check_cores(num_threads=threads or 1)
-    parse_device(device)  # before anything is fetched
-    opened = open_source(source, [column], format=format)
-    choices = Choices(max_seqlen=max_seqlen, prefix=prefix, prompt=prompt, normalize=normalize)
-    folder = fetch_embedding_model(str(model), revision=revision)
-    settings = embedding_settings(folder, choices)
-    windows: Encoded = []
-    bar = progress_bar(progress_console(quiet=quiet), "encoding", unit="texts")
-    with compute_threads(threads), bar as report:
-        summary = encode_file(
-            settings,
-            opened,
-            windows if target is None else target,
-            field=column,
-            precision=DTYPES[precision],
-            batch_tokens=batch_tokens,
-            device=device,
-            report=report,
+    model: Path | str = option(type=str)
+    """Folder of a state, of a transformers model or of a sentence-transformers model, or a hub
+    id."""
+    source: Source = option(metavar="FILE", type=str)
+    """A file (.jsonl, .csv, .tsv, .parquet or .txt); `-` is standard input. In Python also a list:
+    of texts, of tuples (pairs; question and context), or of rows by name."""
+    out: Path | str | None = option(default=None, flag="--out", is_required=True)
+    """.npy for vectors; .parquet for vectors with text ids. In Python, the vectors are kept in
+    memory when None."""
+    _: KW_ONLY
+    column: str = "text"
+    """Column or key of the text."""
+    prefix: str | None = None
+    """Prefix of every text."""
+    prompt: str | None = None
+    """Name of a prompt of the model to prepend to every text."""
+    normalize: bool = False
+    """Normalize vectors to unit length."""
+    max_seqlen: int | None = option(default=None, least=8)
+    """Maximum input length in tokens. Default: the model's limit."""
+    batch_tokens: int | None = option(default=None, least=1)
+    """Maximum tokens per batch. Default: 4096; 65536 on a GPU."""
+    precision: Precision = option(default="fp32", choices=("fp32", "bf16"))
+    """Compute precision."""
+
+    def __call__(self) -> Vectors:
+        from biphasic.api.results.use import Vectors, length_notes
+        from biphasic.data.tokens.tokenizer import TextTokenizer
+        from biphasic.execution.slots import check_cores
+        from biphasic.files import expanded
+        from biphasic.model.compute.device import compute_threads, parse_device
+        from biphasic.progress import progress_bar, progress_console
+        from biphasic.tasks.embedding import (
+            Choices,
+            embedding_settings,
+            fetch_embedding_model,
+            never_saw_both_ways,
         )
-    notes = length_notes(summary)
-    if never_saw_both_ways(folder):
-        notes = (
-            f"warning: {model} is a decoder not trained for bidirectional attention; convert it to "
-            "an encoder with 'biphasic adapt'",
-            *notes,
+        from biphasic.tasks.encode import SUFFIXES, Encoded, encode_file
+        from biphasic.tasks.inputs import open_source
+        from biphasic.tasks.outputs import check_output
+
+        target = None if self.out is None else expanded(self.out)
+        if target is not None:
+            check_output(target, SUFFIXES)
+        check_cores(num_threads=self.threads or 1)
+        parse_device(self.device)  # before anything is fetched
+        opened = open_source(self.source, [self.column], format=self.format)
+        choices = Choices(
+            max_seqlen=self.max_seqlen,
+            prefix=self.prefix,
+            prompt=self.prompt,
+            normalize=self.normalize,
         )
-    if wrong := TextTokenizer.load(folder).warning:
-        notes = (f"warning: {wrong}", *notes)
-    return Vectors(tuple(windows), target, summary.num_examples, summary.seconds, notes)
+        folder = fetch_embedding_model(str(self.model), revision=self.revision)
+        settings = embedding_settings(folder, choices)
+        windows: Encoded = []
+        bar = progress_bar(progress_console(quiet=self.quiet), "encoding", unit="texts")
+        with compute_threads(self.threads), bar as report:
+            summary = encode_file(
+                settings,
+                opened,
+                windows if target is None else target,
+                field=self.column,
+                precision=DTYPES[self.precision],
+                batch_tokens=self.batch_tokens,
+                device=self.device,
+                report=report,
+            )
+        notes = length_notes(summary)
+        if never_saw_both_ways(folder):
+            notes = (
+                f"warning: {self.model} is a decoder not trained for bidirectional attention; "
+                "convert it to an encoder with 'biphasic adapt'",
+                *notes,
+            )
+        if wrong := TextTokenizer.load(folder).warning:
+            notes = (f"warning: {wrong}", *notes)
+        return Vectors(tuple(windows), target, summary.num_examples, summary.seconds, notes)
 
 
-@check_arguments()
-def export_model(
-    model: Path | str,
-    out: Path | str,
-    *,
-    format: Format = "hf",
-    precision: Precision = "fp32",
-    max_shard_size: str = MAX_SHARD_SIZE,
-    revision: str | None = None,
-    quiet: bool = False,
-) -> Path:
+class ExportModel(Revision, Quiet):
     """Export an encoder, with a model card, for use without biphasic.
 
     Each export is verified in a separate process that cannot import biphasic.
-
-    Args:
-        model: Folder of a state or of a transformers model, or a hub id.
-        out: Folder to write.
-        format: hf (transformers), sentence-transformers (also loads in transformers), or onnx
-            (onnxruntime only).
-        precision: Precision of the weights.
-        max_shard_size: Split larger weights into several files.
-        revision: Revision of a model on the hub.
-        quiet: Show results and errors only.
 
     Returns:
         The folder. An existing one made from the same model and settings is kept. There is none if
@@ -214,42 +193,40 @@ def export_model(
         >>> (folder / "modules.json").is_file()
         True
     """
-    from biphasic.export.write import write_export
-    from biphasic.files import expanded
-    from biphasic.progress import progress_bar, progress_console, say_on
 
-    if precision not in DTYPES:
-        raise ConfigError(f"precision: {precision!r}; give fp32 or bf16")
-    console = progress_console(quiet=quiet)
-    with progress_bar(console, "exporting"):
-        return write_export(
-            model,
-            expanded(out),
-            say=say_on(console),
-            format=format,
-            dtype=DTYPES[precision],
-            max_shard_size=max_shard_size,
-            revision=revision,
-        )
+    model: Path | str = option(metavar="STATE", type=str)
+    """Folder of a state or of a transformers model, or a hub id."""
+    out: Path | str
+    """Folder to write."""
+    _: KW_ONLY
+    format: Format = option(default="hf", type=str)
+    """hf (transformers), sentence-transformers (also loads in transformers), or onnx (onnxruntime
+    only)."""
+    precision: Precision = option(default="fp32", choices=("fp32", "bf16"))
+    """Precision of the weights."""
+    max_shard_size: str = MAX_SHARD_SIZE
+    """Split larger weights into several files."""
+
+    def __call__(self) -> Path:
+        from biphasic.export.write import write_export
+        from biphasic.files import expanded
+        from biphasic.progress import progress_bar, progress_console, say_on
+
+        console = progress_console(quiet=self.quiet)
+        with progress_bar(console, "exporting"):
+            return write_export(
+                self.model,
+                expanded(self.out),
+                say=say_on(console),
+                format=self.format,
+                dtype=DTYPES[self.precision],
+                max_shard_size=self.max_shard_size,
+                revision=self.revision,
+            )
 
 
-@check_arguments()
-def push(
-    folder: Path | str,
-    repository: str,
-    *,
-    private: bool = False,
-    revision: str | None = None,
-    go: bool = False,
-) -> Upload:
+class Push(Verb):
     """Upload an export to a hub repository; by default, only list its files.
-
-    Args:
-        folder: Folder made by `biphasic export`, `adapt` or `finetune`.
-        repository: Repository on the hub, as OWNER/NAME.
-        private: Create a private repository.
-        revision: Branch, created if missing. Default: main.
-        go: Upload. Without it, only list the files.
 
     Raises:
         ConfigError: The name is invalid, or there is no token of the hub.
@@ -260,51 +237,40 @@ def push(
         >>> push("adapted", "me/adapted").address is None
         True
     """
-    from biphasic.api.results.use import Upload
-    from biphasic.export.push import plan_push
-    from biphasic.export.push import push as upload
 
-    plan = plan_push(folder, repository, private=private, revision=revision)
-    return Upload(
-        repository=plan.repository,
-        revision=plan.revision,
-        is_private=plan.is_private,
-        files=plan.files,
-        notes=plan.warnings,
-        address=upload(plan) if go else None,
-    )
+    folder: Path | str
+    """Folder made by `biphasic export`, `adapt` or `finetune`."""
+    repository: str = option(metavar="OWNER/NAME")
+    """Repository on the hub, as OWNER/NAME."""
+    _: KW_ONLY
+    private: bool = False
+    """Create a private repository."""
+    revision: str | None = None
+    """Branch, created if missing. Default: main."""
+    go: bool = False
+    """Upload. Without it, only list the files."""
+
+    def __call__(self) -> Upload:
+        from biphasic.api.results.use import Upload
+        from biphasic.export.push import plan_push
+        from biphasic.export.push import push as upload
+
+        plan = plan_push(self.folder, self.repository, private=self.private, revision=self.revision)
+        return Upload(
+            repository=plan.repository,
+            revision=plan.revision,
+            is_private=plan.is_private,
+            files=plan.files,
+            notes=plan.warnings,
+            address=upload(plan) if self.go else None,
+        )
 
 
-@check_arguments()
-def run_mteb(
-    model: Path | str,
-    tasks: Sequence[str],
-    out: Path | str = "mteb",
-    *,
-    data: Path | str | None = None,
-    prefix: str | None = None,
-    max_seqlen: int | None = None,
-    revision: str | None = None,
-    device: str | None = None,
-    quiet: bool = False,
-) -> BenchmarkScores:
+class RunMteb(Device, Revision, Quiet):
     """Run tasks of mteb.
 
     `biphasic analyze` compares all models whose results are in a folder. A task that is finished
     with this model and these data is not run again.
-
-    Args:
-        model: As in `encode`.
-        tasks: Names of mteb's tasks.
-        out: Folder of the results, for all models. mteb reads it too.
-        data: Folder with copies of the tasks' datasets, each named like its task or its repository.
-            Default: the hub.
-        prefix: Prefix of every text. Default: the prompts of a sentence-transformers model, as mteb
-            uses them.
-        max_seqlen: As in `encode`.
-        revision: As in `encode`.
-        device: As in `predict`.
-        quiet: Show results and errors only.
 
     Raises:
         ConfigError: mteb is not installed or has no such task.
@@ -316,31 +282,50 @@ def run_mteb(
         >>> run_mteb("my-encoder", ["STS15"], "scores", data="copies")  # doctest: +SKIP
         STS15 cosine_spearman: 72.10, scores of 3,000 examples
     """
-    from importlib.util import find_spec
 
-    from biphasic.api.results.use import BenchmarkScores
-    from biphasic.extras import install_command
-    from biphasic.files import expanded
+    model: Path | str = option(type=str)
+    """Folder of a state, of a transformers model or of a sentence-transformers model, or a hub
+    id."""
+    tasks: Sequence[str] = option(flag="--task", metavar="NAME")
+    """Names of mteb's tasks."""
+    out: Path | str = option(default="mteb", flag="--out")
+    """Folder of the results, for all models. mteb reads it too."""
+    _: KW_ONLY
+    data: Path | str | None = None
+    """Folder with copies of the tasks' datasets, each named like its task or its repository.
+    Default: the hub."""
+    prefix: str | None = None
+    """Prefix of every text. Default: the prompts of a sentence-transformers model, as mteb uses
+    them."""
+    max_seqlen: int | None = option(default=None, least=8)
+    """Maximum input length in tokens. Default: the model's limit."""
 
-    if find_spec("mteb") is None:
-        raise ConfigError(f"mteb is not installed: {install_command('mteb')}")
-    from biphasic.evaluation.benchmark import run_benchmark
-    from biphasic.model.compute.device import computing_on, parse_device
-    from biphasic.progress import say_on_stderr
-    from biphasic.tasks.embedding import Choices
+    def __call__(self) -> BenchmarkScores:
+        from importlib.util import find_spec
 
-    chosen, target = parse_device(device), expanded(out)
-    with computing_on(chosen):
-        scores = run_benchmark(
-            str(model),
-            tasks,
-            target,
-            data=None if data is None else expanded(data),
-            revision=revision,
-            choices=Choices(prefix=prefix, max_seqlen=max_seqlen),
-            say=say_on_stderr(quiet=quiet),
-        )
-        return BenchmarkScores(tuple(scores), target)
+        from biphasic.api.results.use import BenchmarkScores
+        from biphasic.extras import install_command
+        from biphasic.files import expanded
+
+        if find_spec("mteb") is None:
+            raise ConfigError(f"mteb is not installed: {install_command('mteb')}")
+        from biphasic.evaluation.benchmark import run_benchmark
+        from biphasic.model.compute.device import computing_on, parse_device
+        from biphasic.progress import say_on_stderr
+        from biphasic.tasks.embedding import Choices
+
+        chosen, target = parse_device(self.device), expanded(self.out)
+        with computing_on(chosen):
+            scores = run_benchmark(
+                str(self.model),
+                self.tasks,
+                target,
+                data=None if self.data is None else expanded(self.data),
+                revision=self.revision,
+                choices=Choices(prefix=self.prefix, max_seqlen=self.max_seqlen),
+                say=say_on_stderr(quiet=self.quiet),
+            )
+            return BenchmarkScores(tuple(scores), target)
 
 
 def predicted(
@@ -380,3 +365,10 @@ def predicted(
             loaded=loaded,
         )
     return Predictions(tuple(rows), summary.num_examples, file, length_notes(summary))
+
+
+predict = Function(Predict)
+encode = Function(Encode)
+export_model = Function(ExportModel)
+push = Function(Push)
+run_mteb = Function(RunMteb)

@@ -127,12 +127,7 @@ def _claims_table(results: Sequence[ClaimResult], heading: str, *, with_details:
 commands.prints("paper", paper)
 
 
-@commands.calls(
-    "figures",
-    figures,
-    out=typer.Option(),
-    by_pretraining=typer.Option("--by-pretraining/--single-runs"),
-)
+@commands.calls("figures", figures)
 def _figures(made: Figures) -> None:
     _echo_problems(made.problems)
     for note in made.notes:

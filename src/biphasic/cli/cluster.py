@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from biphasic.api import job, plugin, site
 from biphasic.cli.command import Commands
 from biphasic.cli.output import echo
@@ -24,15 +22,10 @@ def _list(found: Findings) -> None:
 
 
 plugin_app = Commands("Check plugins.")
-plugin_app.prints(
-    "check",
-    plugin.check,
-    named=typer.Argument(metavar="FILE[:CLASS]"),
-    task=typer.Option(metavar="FOLDER"),
-)
+plugin_app.prints("check", plugin.check)
 
 site_app = Commands("Write and check site files of clusters.")
-site_app.prints("check", site.check, timeout=typer.Option(min=1))
+site_app.prints("check", site.check)
 
 
 @site_app.calls("init", site.init)
@@ -41,12 +34,7 @@ def _init(file: Path) -> None:
 
 
 job_app = Commands("Run single jobs of studies.")
-job_app.prints(
-    "run",
-    job.run,
-    list_file=typer.Option("--list"),
-    index=typer.Option(min=0, envvar="JOB_COMPLETION_INDEX"),
-)
+job_app.prints("run", job.run)
 
 
 @job_app.calls("show", job.show)

@@ -1,177 +1,84 @@
-"""Commands made from functions of the Python interface, and options described in docstrings."""
+"""Commands made from verbs: the classes with the options of public functions."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
-from copy import copy
+from collections.abc import Callable
 from functools import cached_property
-from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand
-from typer.models import OptionInfo, ParameterInfo
+from typer.models import CommandInfo, ParameterInfo
 
-import biphasic
-from biphasic.api.arguments import Range, ranges_of
+from biphasic.api.verb import Field, Function, about, fields_of, texts_of
 from biphasic.cli.output import echo
-from biphasic.errors import ConfigError
 
 Result = TypeVar("Result")
 Options = ParamSpec("Options")
 
-# How the command line reads an argument of a function, by its annotation.
+# How the command line reads a field, by its annotation.
 _TYPES: dict[str, Any] = {
     "bool": bool,
-    "bool | None": bool | None,
     "int": int,
-    "int | None": int | None,
     "float": float,
-    "float | None": float | None,
     "str": str,
-    "str | None": str | None,
     "Path | str": Path,
-    "Path | str | None": Path | None,
-    "Source": str,
-    "Sequence[str]": list[str] | None,
-    "Sequence[int]": list[int] | None,
-    "Sequence[int] | None": list[int] | None,
-    "Sequence[float]": list[float] | None,
-    "Sequence[float] | None": list[float] | None,
-    "Sequence[Path | str]": list[Path],
-    "Precision": Literal["fp32", "bf16"],
-    "Precision | None": str | None,
-    "Convention": Literal["standard", "paper"],
-    "Convention | None": Literal["standard", "paper"] | None,
-    "Format": str,
-    "Mapping[str, float] | None": list[str] | None,
-    "Method": str,
-    "TuneBy": Literal["objective", "arm", "last"],
-    "AnyOptimizer | Mapping[str, Any] | str | None": str | None,
-    "ComputeConfig | Mapping[str, Any] | None": list[str] | None,
-    "CorpusConfig | Mapping[str, Any] | Path | str": str,
-    "CorpusConfig | Mapping[str, Any] | Path | str | None": str | None,
-    "FinetuneProtocol | Mapping[str, Any] | Literal['paper'] | None": bool,
-    "Recipe | Mapping[str, Any] | Path | str": Path,
-    "StudyConfig | Path | str": Path,
-    "TaskConfig | Path | str": str,
-    "Sequence[TaskConfig | Path | str]": list[str],
-}
-# Paths that may be the name of a study or the id of a model, which a `Path` would change.
-_NAMES = {"adapted", "base", "miner", "model", "pilot", "study", "teacher", "tokenizer"}
-
-
-def _settings(texts: list[str] | None) -> dict[str, Any]:
-    """Return the mapping of options such as `max_tokens_per_pass=4096`."""
-    from biphasic.config import parse_overrides
-
-    return parse_overrides(texts or (), option="--compute")
-
-
-def _shares(texts: list[str] | None) -> dict[str, float]:
-    """Return the mapping of options such as `0-5=0.3`."""
-    shares: dict[str, float] = {}
-    for text in texts or ():
-        name, _, share = text.partition("=")
-        if name in shares:
-            raise ConfigError(f"--group {text}: '{name}' is given more than once")
-        try:
-            shares[name] = float(share)
-        except ValueError:
-            raise ConfigError(f"--group {text}: give GROUP=WEIGHT, as 0-5=0.3") from None
-    return shares
-
-
-# How a value of the command line becomes an argument; typer's callbacks cannot return a mapping.
-_READ: dict[str, Callable[[Any], Any]] = {
-    "ComputeConfig | Mapping[str, Any] | None": _settings,
-    "FinetuneProtocol | Mapping[str, Any] | Literal['paper'] | None": (
-        lambda is_paper: "paper" if is_paper else None
-    ),
-    "Mapping[str, float] | None": _shares,
-}
-# What an option is called and may be, where its argument's name and type do not say it.
-_OPTIONS: dict[str, ParameterInfo] = {
-    "against": typer.Option(metavar="TASK"),
-    "columns": typer.Option("--column"),
-    "compute": typer.Option(metavar="KEY=VALUE"),
-    "dataset": typer.Option(metavar="NAME"),
-    "formats": typer.Option("--format", metavar="ENDING"),
-    "learning_rates": typer.Option("--learning-rate"),
-    "only": typer.Option(metavar="ID"),
-    "out": typer.Option(),
-    "overrides": typer.Option("--set", metavar="KEY=VALUE"),
-    "pilot": typer.Option(metavar="STUDY"),
-    "print_config": typer.Option(help="Print all settings as YAML, with defaults, and exit."),
-    "recipe": typer.Argument(metavar="file"),
-    "seeds": typer.Option("--seed"),
-    "shares": typer.Option("--share"),
-    "skip_steps": typer.Option("--skip-step", metavar="N"),
-    "tasks": typer.Option("--task", metavar="TASK"),
-    "wandb": typer.Option(metavar="PROJECT"),
-    "without": typer.Option(metavar="NAME"),
 }
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
-_ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
-_SECTION = re.compile(r"\n\n(Args|Returns|Raises|Example):\n")
 _IN_PYTHON = re.compile(r"(^| )In Python\b.*")
-_ELSEWHERE = re.compile(r"As in '([\w.]+)'\.")
 _KINDS = re.compile(r"\{(trained_)?kinds\}")
+_TEXTS = {
+    "print_config": "Print all settings as YAML, with defaults, and exit.",
+    "markdown": "Print the answers to the study's questions as Markdown instead, to commit.",
+}
 
 
 class _Call:
     # Typer asks for signature, types and text of a command when it builds it; so a start of the
     # program reads those of one command only.
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        show: Callable[..., None],
-        defaults: Mapping[str, Any],
-        instead: Mapping[str, Callable[..., str]],
-        options: Mapping[str, ParameterInfo],
-    ) -> None:
+    def __init__(self, function: Function[..., Any], show: Callable[..., None]) -> None:
         self.__name__ = show.__name__
-        self._function, self._show, self._defaults = function, show, defaults
-        self._instead, self._options = instead, options
-        self._arguments = inspect.signature(function).parameters
-        self._shown = list(inspect.signature(show).parameters)[1:]
+        self._verb, self._show = function.verb, show
+        self._instead = [flag for flag in _TEXTS if hasattr(self._verb, flag)]
 
     def __call__(self, **given: Any) -> None:
-        # An option that may be repeated, and is not given, is None.
-        absent = {name for name, one in self._arguments.items() if one.default == ()}
-        given |= {name: () for name in absent if given.get(name, ()) is None}
-        for name, one in self._arguments.items():
-            if name in given and one.annotation in _READ:
-                given[name] = _READ[one.annotation](given[name])
-        for flag, text in self._instead.items():
-            if given.pop(flag):
-                echo(_call(text, given), nl=False)
+        own: dict[str, Any] = {}
+        for name, field in fields_of(self._verb).items():
+            if name in given:
+                convert, value = field.spelling.convert, given[name]
+                # An option that may be repeated, and is not given, is None.
+                if convert is not None:
+                    own[name] = convert(value)
+                elif value is not None or field.spelling.default != ():
+                    own[name] = value
+        verb = self._verb(**own)
+        for flag in self._instead:
+            if given[flag]:
+                echo(getattr(verb, flag)(), nl=False)
                 return
-        self._show(_call(self._function, given), **{name: given[name] for name in self._shown})
+        self._show(verb(), **{name: given[name] for name in self._shown})
+
+    @cached_property
+    def _shown(self) -> list[str]:
+        return list(inspect.signature(self._show).parameters)[1:]
 
     @cached_property
     def __signature__(self) -> inspect.Signature:
-        texts, ranges = _texts(self._function)[1], ranges_of(self._function)
-        flags = [
-            inspect.Parameter(flag, _KEYWORD, default=False, annotation="bool")
-            for flag in self._instead
+        texts, fields = texts_of(self._verb), fields_of(self._verb)
+        own = [
+            _parameter(name, field, texts[name])
+            for name, field in fields.items()
+            if field.spelling.type is not None
         ]
-        mine = [
-            _option(
-                one.replace(default=self._defaults.get(one.name, one.default)),
-                self._options.get(one.name),
-                texts.get(one.name),
-                ranges.get(one.name),
-            )
-            for one in (*self._arguments.values(), *flags)
-            if texts.get(one.name) != ""
-        ]
-        further = [one for one in _keywords(self._show) if one.name not in self._arguments]
-        return inspect.Signature(sorted([*mine, *further], key=lambda one: one.name == "quiet"))
+        for flag in self._instead:
+            option = Annotated[bool, typer.Option(help=_TEXTS[flag])]
+            own.append(inspect.Parameter(flag, _KEYWORD, default=False, annotation=option))
+        further = [one for one in _keywords(self._show) if one.name not in fields]
+        return inspect.Signature(sorted([*own, *further], key=lambda one: one.name == "quiet"))
 
     @property
     def __annotations__(self) -> dict[str, Any]:  # type: ignore[override]
@@ -179,42 +86,38 @@ class _Call:
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
-        return "\n\n".join(filter(None, (_texts(self._function)[0], inspect.getdoc(self._show))))
+        parts = (about(self._verb).replace("`", "'"), inspect.getdoc(self._show))
+        return "\n\n".join(filter(None, parts))
 
 
-def _option(
-    argument: inspect.Parameter,
-    info: ParameterInfo | None,
-    text: str | None,
-    limits: Range | None,
-) -> inspect.Parameter:
-    """Return the option, or positional argument, of a command for an argument of its function."""
-    positional = argument.kind is argument.POSITIONAL_OR_KEYWORD
-    plain: ParameterInfo = typer.Argument() if positional else typer.Option()
-    info, kind = copy(info or _OPTIONS.get(argument.name, plain)), _TYPES[argument.annotation]
-    if info.parser is not None:
-        kind = str | None
-    elif argument.name in _NAMES and argument.annotation.startswith("Path"):
-        kind = str if kind is Path else str | None
-    is_repeated = str(kind).startswith("list") and isinstance(info, OptionInfo)
-    if limits is not None:
-        info.min, info.max = limits
-    if text is not None:
-        info.help = text + " Repeat for several." * is_repeated
-    default = None if argument.default == () else argument.default
-    return inspect.Parameter(
-        argument.name,
-        _KEYWORD,
-        annotation=Annotated[kind, info],
-        default=Path(default) if isinstance(default, str) and kind is Path else default,
-    )
-
-
-def _call(function: Callable[..., Result], given: Mapping[str, Any]) -> Result:
-    """Call a function with those of its arguments that are given."""
-    known = inspect.signature(function).parameters
-    takes_all = any(one.kind is one.VAR_KEYWORD for one in known.values())
-    return function(**{name: given[name] for name in given if takes_all or name in known})
+def _parameter(name: str, field: Field, text: str) -> inspect.Parameter:
+    """Return the option, or positional argument, of a command for a field of its verb."""
+    spelling, text = field.spelling, _IN_PYTHON.sub("", text).replace("`", "'")
+    default = spelling.default if spelling.instead is ... else spelling.instead
+    if default == ():
+        default = None
+    elif spelling.is_required:
+        default = ...
+    kind = str if spelling.parse else spelling.type
+    if kind is ... and spelling.choices:
+        kind = Literal[spelling.choices]  # type: ignore[valid-type]
+    elif kind is ...:
+        bare = field.type.removesuffix(" | None")
+        item = re.fullmatch(r"Sequence\[(.*)\]", bare)
+        kind = list[_TYPES[item[1]]] if item else _TYPES[bare]
+    if isinstance(default, str) and kind is Path:
+        default = Path(default)
+    flags = [] if spelling.flag is None else [spelling.flag]
+    info: ParameterInfo
+    if field.is_positional and not flags:
+        info = typer.Argument()
+    else:
+        info = typer.Option(*flags)
+        text += " Repeat for several." * str(kind).startswith("list")
+    info.help, info.metavar, info.envvar = text, spelling.metavar, spelling.env
+    info.min, info.max, info.parser = spelling.least, spelling.most, spelling.parse
+    annotation = Annotated[kind | None if default is None else kind, info]
+    return inspect.Parameter(name, _KEYWORD, annotation=annotation, default=default)
 
 
 def _keywords(show: Callable[..., None]) -> list[inspect.Parameter]:
@@ -227,32 +130,25 @@ def _keywords(show: Callable[..., None]) -> list[inspect.Parameter]:
     return [one.replace(annotation=types[one.name]) for one in keywords]
 
 
-def _texts(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """Return what a docstring says of a function, and of each of its arguments."""
-    about, *sections = _SECTION.split((inspect.getdoc(function) or "").replace("`", "'"))
-    entries = sections[1] if "Args" in sections[:1] else ""
-    texts = {
-        name: _IN_PYTHON.sub("", " ".join(text.split())) for name, text in _ENTRY.findall(entries)
-    }
-    for name, text in texts.items():
-        if other := _ELSEWHERE.fullmatch(text):
-            texts[name] = _texts(attrgetter(other[1])(biphasic))[1][name]
-    return about, texts
+def summary_of(info: CommandInfo) -> CommandInfo:
+    """Return a command with its name and text alone, for a list of commands."""
+    return CommandInfo(info.name, cls=info.cls, help=inspect.getdoc(info.callback), callback=_none)
+
+
+def _none() -> None:
+    raise NotImplementedError
 
 
 class Command(TyperCommand):
-    """A command that takes texts of its options from the `Args:` of its docstring.
+    """A command with the kinds of tasks in its help.
 
-    `{kinds}` in them stands for the kinds of tasks, `{trained_kinds}` for those that are
+    `{kinds}` in texts stands for the kinds of tasks, `{trained_kinds}` for those that are
     fine-tuned. A flag that is off by default has no `--no-` form.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
-        text, _, entries = (settings.pop("help") or "").partition("\n\nArgs:\n")
-        super().__init__(*args, help=text, **settings)
-        texts = {name: " ".join(entry.split()) for name, entry in _ENTRY.findall(entries)}
+        super().__init__(*args, **settings)
         for option in self.params:
-            option.help = option.help or texts.get(option.name)  # type: ignore[attr-defined]
             if option.default is False:
                 option.secondary_opts = []
 
@@ -271,7 +167,7 @@ def _kinds(place: re.Match[str]) -> str:
 
 
 class Commands(typer.Typer):
-    """A group of commands made from functions of the Python interface."""
+    """A group of commands made from verbs."""
 
     def __init__(self, help: str = "", **settings: Any) -> None:
         super().__init__(help=help, no_args_is_help=True, **settings)
@@ -281,30 +177,22 @@ class Commands(typer.Typer):
         return super().command(name, cls=Command, **settings)
 
     def calls(
-        self,
-        name: str,
-        function: Callable[..., Result],
-        *,
-        defaults: Mapping[str, Any] | None = None,
-        instead: Mapping[str, Callable[..., str]] | None = None,
-        **options: ParameterInfo,
+        self, name: str, function: Function[..., Result]
     ) -> Callable[[Callable[Concatenate[Result, Options], None]], Callable[..., None]]:
-        """Add a command that calls a function; the decorated one prints what it returns.
+        """Add a command that calls a public function; the decorated one prints what it returns.
 
-        The command has the function's arguments, with their defaults and the texts of its
-        docstring, and the keywords of the decorated function; those that both have go to both. The
-        docstring of the decorated function is added to the help. Arguments whose text begins with
-        "In Python" are left out. `options` say more of single arguments, `defaults` are those that
-        differ from Python; `...` is none. `instead` has flags with which the command prints the
-        text of another function, called with the same arguments.
+        The command has the options of the function's verb, and the keywords of the decorated
+        function; those that both have go to both. The docstring of the decorated function is added
+        to the help. A verb with a method `print_config` or `markdown` has a flag with which its
+        text is printed instead.
         """
 
         def add(show: Callable[..., None]) -> Callable[..., None]:
-            self.command(name)(_Call(function, show, defaults or {}, instead or {}, options))
+            self.command(name)(_Call(function, show))
             return show
 
         return add
 
-    def prints(self, name: str, function: Callable[..., Any], **options: Any) -> None:
+    def prints(self, name: str, function: Function[..., Any]) -> None:
         """Add a command that prints what a function returns."""
-        self.calls(name, function, **options)(lambda result: echo(str(result)))
+        self.calls(name, function)(lambda result: echo(str(result)))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
 from biphasic.api import corpus, pairs, tokenizer
 from biphasic.cli.command import Commands
 from biphasic.cli.output import echo
@@ -14,7 +12,7 @@ if TYPE_CHECKING:
     from biphasic.api.results.corpus import InspectedCorpus, IntactCorpus
 
 corpus_app = Commands("Build and inspect corpora for pretraining.")
-corpus_app.prints("build", corpus.build, sources=typer.Argument(metavar="SOURCE..."))
+corpus_app.prints("build", corpus.build)
 
 
 @corpus_app.calls("inspect", corpus.inspect)
@@ -33,11 +31,11 @@ def _verify(intact: IntactCorpus) -> None:
 corpus_app.prints("merge", corpus.merge)
 
 pairs_app = Commands("Build and inspect pairs of texts for contrastive training.")
-pairs_app.prints("build", pairs.build, tables=typer.Argument(metavar="TABLE..."))
-pairs_app.prints("mine", pairs.mine, miner=typer.Option())
-pairs_app.prints("teach", pairs.teach, teacher=typer.Option())
+pairs_app.prints("build", pairs.build)
+pairs_app.prints("mine", pairs.mine)
+pairs_app.prints("teach", pairs.teach)
 pairs_app.prints("inspect", pairs.inspect)
 
 tokenizer_app = Commands("Train tokenizers and check them.")
-tokenizer_app.prints("train", tokenizer.train, sources=typer.Argument(metavar="SOURCE"))
-tokenizer_app.prints("check", tokenizer.check, tokenizer=typer.Argument(metavar="NAME_OR_FOLDER"))
+tokenizer_app.prints("train", tokenizer.train)
+tokenizer_app.prints("check", tokenizer.check)

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from biphasic.cli import analysis, cluster, data, training, use
-from biphasic.cli.command import Commands
+from biphasic.cli.command import Commands, summary_of
 from biphasic.cli.output import INTERRUPTED, echo
 from biphasic.cli.study import study_app
 from biphasic.errors import (
@@ -40,6 +40,7 @@ _BAD_INPUT = (
     ConfigError, DataError, ModelError, CheckpointError, LockedError, NewerFormatError,
 )  # fmt: skip
 
+_HELP = (["-h"], ["--help"])
 _SECTIONS = {
     "Train": ("adapt", "pretrain", "merge", "estimate"),
     "Use": ("finetune", "predict", "encode", "export", "push"),
@@ -129,10 +130,17 @@ def main() -> None:
 
 
 def _only(group: typer.Typer, words: Sequence[str]) -> typer.Typer:
-    """Return a group with only the command that the words name, if they name one.
+    """Return a group with only the command that the words name, or without options for its help.
 
     Typer parses the options of every command, which takes longer than loading typer.
     """
+    if words[:1] in _HELP:
+        smaller = copy.copy(group)
+        smaller.registered_commands = [summary_of(info) for info in group.registered_commands]
+        smaller.registered_groups = [copy.copy(info) for info in group.registered_groups]
+        for info in smaller.registered_groups:
+            info.typer_instance = info.typer_instance and _only(info.typer_instance, words)
+        return smaller
     commands = [info for info in group.registered_commands if info.name in words[:1]]
     groups = [copy.copy(info) for info in group.registered_groups if info.name in words[:1]]
     if not (commands or groups):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,16 +65,7 @@ def _schema(properties: dict[str, Any]) -> None:
     echo(json.dumps(properties, indent=1))
 
 
-def _study_text(study: Path, overrides: Sequence[str]) -> str:
-    from biphasic.study.spec.load import load_study
-    from biphasic.study.spec.resolved import study_text
-
-    return study_text(load_study(study, overrides))
-
-
-@study_app.calls(
-    "run", run_study, instead={"print_config": _study_text}, study=typer.Argument(metavar="file")
-)
+@study_app.calls("run", run_study)
 def _run(outcome: StudyOutcome) -> None:
     """Prints the table of results."""
     show_outcome(outcome)
@@ -100,23 +91,7 @@ def _jobs(missing: StudyJobs) -> None:
         echo(line)
 
 
-def _answers(study: str | None, root: Path) -> str:
-    from biphasic.analysis.page.markdown import answers_page
-    from biphasic.analysis.records import load_records
-    from biphasic.study.find import find_study
-
-    folder, _ = find_study(study, root)
-    return answers_page(load_records(folder))
-
-
-@study_app.calls(
-    "report",
-    report_study,
-    instead={"markdown": _answers},
-    markdown=typer.Option(
-        help="Print the answers to the study's questions as Markdown instead, to commit."
-    ),
-)
+@study_app.calls("report", report_study)
 def _report(report: Path) -> None:
     import csv
 
@@ -182,14 +157,7 @@ def _verify(verified: Verified) -> None:
 study_app.prints("clean", clean)
 
 
-def _rates(text: str) -> tuple[float, ...]:
-    """Parse a list of rates such as `5e-4,1e-3,2e-3`."""
-    from biphasic.study.tune.search import parse_rates
-
-    return parse_rates(text)
-
-
-study_app.prints("tune", tune, rates=typer.Option(parser=_rates, metavar="RATE,RATE,..."))
+study_app.prints("tune", tune)
 
 
 def _watch(found: Status, study: str | None, root: Path) -> Status:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.api.training import adapt, estimate, merge_models, pretrain
+from biphasic.api.adapt import adapt
+from biphasic.api.training import estimate, merge_models, pretrain
 from biphasic.cli.command import Commands
 from biphasic.cli.output import echo, shown
-from biphasic.errors import ConfigError
 
 if TYPE_CHECKING:
     from biphasic.study.sizing.result import ResourceEstimate
@@ -19,39 +18,7 @@ if TYPE_CHECKING:
 commands = Commands()
 
 
-def _seconds(text: str) -> int:
-    """Return the seconds of a time `HH:MM:SS`."""
-    import re
-
-    from biphasic.config import DURATION, duration_seconds
-
-    if not re.match(DURATION, text):
-        raise ConfigError(f"--max-time {text}: give a time as HH:MM:SS")
-    return duration_seconds(text)
-
-
-def _recipe_text(
-    recipe: Path,
-    corpus: str | None,
-    overrides: Sequence[str],
-    compute: Mapping[str, Any],
-    skip_steps: Sequence[int],
-) -> str:
-    from biphasic.study.inputs.corpus import corpus_settings
-    from biphasic.study.spec.arms import read_recipe
-    from biphasic.study.spec.resolved import recipe_text
-    from biphasic.study.training import parse_compute
-
-    how, chosen = parse_compute(compute), read_recipe(recipe, overrides).skipping(skip_steps)
-    return recipe_text(chosen, corpus=corpus_settings(corpus), compute=how)
-
-
-@commands.calls(
-    "pretrain",
-    pretrain,
-    instead={"print_config": _recipe_text},
-    max_seconds=typer.Option("--max-time", metavar="HH:MM:SS", parser=_seconds),
-)
+@commands.calls("pretrain", pretrain)
 def _pretrain(state: Path) -> None:
     """Prints the state's folder."""
     echo(shown(state))
@@ -78,22 +45,11 @@ def _estimate(
     echo(f"on this machine: about {days} on one core, measured for a second")
 
 
-def _adaptation_text(**given: Any) -> str:
-    from biphasic.adaptation import adaptation_text
-
-    return adaptation_text(**given)
-
-
-@commands.calls("adapt", adapt, instead={"print_config": _adaptation_text})
+@commands.calls("adapt", adapt)
 def _adapt(folder: Path) -> None:
     echo(f"encoder: {folder}")
 
 
-@commands.calls(
-    "merge",
-    merge_models,
-    out=typer.Option(),
-    groups=typer.Option("--group", metavar="GROUP=WEIGHT"),
-)
+@commands.calls("merge", merge_models)
 def _merge(folder: Path) -> None:
     echo(f"model: {folder}")

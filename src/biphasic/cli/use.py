@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import typer
@@ -17,51 +16,18 @@ if TYPE_CHECKING:
     from biphasic.api.results.use import BenchmarkScores, Predictions, Upload, Vectors
     from biphasic.evaluation.result import Evaluation
     from biphasic.export.finetuned.write import FinetunedFolder
-    from biphasic.records import Convention
 
 commands = Commands()
 
 
-def _evaluation_text(
-    tasks: Sequence[str],
-    learning_rates: Sequence[float] | None,
-    extend: int | None,
-    seeds: Sequence[int] | None,
-    overrides: Sequence[str],
-    protocol: str | None,
-    copies: Path | None,
-    convention: Convention,
-) -> str:
-    from biphasic.config import parse_overrides
-    from biphasic.evaluation.plan import chosen_tasks
-    from biphasic.study.spec.resolved import evaluation_text
-
-    return evaluation_text(
-        chosen_tasks(tasks, overrides=overrides, copies=copies),
-        learning_rates=learning_rates,
-        extend=extend,
-        seeds=seeds,
-        protocol=parse_overrides(overrides),
-        is_paper=protocol is not None,
-        convention=convention,
-    )
-
-
-@commands.calls(
-    "evaluate",
-    evaluate_all,
-    defaults={"protocol": False},
-    instead={"print_config": _evaluation_text},
-    protocol=typer.Option("--paper"),
-    tasks=typer.Option("--task"),
-)
+@commands.calls("evaluate", evaluate_all)
 def _evaluate(evaluations: Iterator[Evaluation]) -> None:
     has_scores = [print_evaluation(evaluation) for evaluation in evaluations]
     if not all(has_scores):
         raise typer.Exit(1)
 
 
-@commands.calls("finetune", finetune, task=typer.Option())
+@commands.calls("finetune", finetune)
 def _finetune(finetuned: FinetunedFolder) -> None:
     """Prints the scores."""
     print_evaluation(finetuned.evaluation)
@@ -79,20 +45,20 @@ def print_evaluation(evaluation: Evaluation) -> bool:
     return evaluation.estimate is not None
 
 
-@commands.calls("predict", predict, defaults={"out": "-"}, source=typer.Argument(metavar="INPUT"))
+@commands.calls("predict", predict)
 def _predict(predicted: Predictions) -> None:
     _print_notes(predicted.notes)
     if predicted.out is not None:
         echo(str(predicted))
 
 
-@commands.calls("encode", encode, defaults={"out": ...}, source=typer.Argument(metavar="FILE"))
+@commands.calls("encode", encode)
 def _encode(encoded: Vectors) -> None:
     _print_notes(encoded.notes)
     echo(str(encoded))
 
 
-@commands.calls("mteb", run_mteb, tasks=typer.Option("--task", metavar="NAME"))
+@commands.calls("mteb", run_mteb)
 def _mteb(scores: BenchmarkScores) -> None:
     echo(str(scores))
     echo(f"results: {scores.out}; compare models: biphasic analyze {scores.out} --compare")
@@ -103,10 +69,10 @@ def _print_notes(notes: Iterable[str]) -> None:
         echo(note, err=True)
 
 
-commands.prints("export", export_model, model=typer.Argument(metavar="STATE"), out=typer.Argument())
+commands.prints("export", export_model)
 
 
-@commands.calls("push", push, repository=typer.Argument(metavar="OWNER/NAME"))
+@commands.calls("push", push)
 def _push(upload: Upload) -> None:
     echo(str(upload))
     for note in upload.notes:

@@ -1,14 +1,17 @@
 """Wrong arguments are refused before any work, numbers in Python as on the command line."""
 
+from __future__ import annotations
+
 import inspect
 import math
+from dataclasses import KW_ONLY
 from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
 import biphasic
-from biphasic.api.arguments import check_arguments, ranges_of
+from biphasic.api.verb import Function, Verb, option
 from biphasic.errors import ConfigError
 
 
@@ -28,10 +31,10 @@ from biphasic.errors import ConfigError
         ("pretrain", ("r.yaml",), {"max_seconds": math.nan}, "max_seconds: nan; give 0 or more"),
         ("merge_models", ("a", "b", "out"), {"weight": 2.0}, "weight: 2; give 0 to 1"),
         ("estimate", ("r.yaml",), {"vocab_size": 0}, "vocab_size: 0"),
-        ("adapt", ("m", "out"), {"max_seqlen": 0}, "max_seqlen: 0; give 1 or more"),
+        ("adapt", ("m", "out"), {"corpus": "c", "max_seqlen": 0}, "max_seqlen: 0; give 1 or more"),
         ("encode", ("m", ["a"]), {"max_seqlen": 7}, "max_seqlen: 7"),
         ("encode", ("m", ["a"]), {"max_seqlen": 10**400}, "max_seqlen: a number with too many"),
-        ("adapt", ("m", "out"), {"rows_per_step": 10**40}, "rows_per_step: a number with too"),
+        ("adapt", ("m", "o"), {"corpus": "c", "rows_per_step": 10**40}, "rows_per_step: a number"),
     ],
 )
 def test_a_number_outside_is_refused_by_name(tmp_path, monkeypatch, name, args, given, said):
@@ -82,15 +85,61 @@ def test_a_text_in_place_of_a_list_is_refused(name, args, given, several):
         attrgetter(name)(biphasic)(*args, **given)
 
 
-def test_the_ends_of_a_range_and_what_is_not_given_pass():
-    @check_arguments(share=(0, 1))
-    def kept(share: float, *, workers: int | None = None) -> tuple[float, int | None]:
-        return share, workers
+@pytest.mark.parametrize(
+    ("name", "args", "given", "said"),
+    [
+        ("adapt", ("m", "out"), {"corpus": "c", "objective": "clm"}, "objective.*'clm'.*mntp"),
+        ("analyze", ("runs/a",), {"convention": "95"}, "convention.*'95'.*standard or paper"),
+        ("encode", ("m", ["a"]), {"precision": "fp16"}, "precision.*'fp16'.*fp32 or bf16"),
+        ("tune", ("s.yaml",), {"by": "model"}, "by.*'model'.*objective"),
+    ],
+)
+def test_an_unknown_choice_is_refused_with_those_that_are_known(name, args, given, said):
+    with pytest.raises(ConfigError, match=said):
+        attrgetter(name)(biphasic)(*args, **given)
 
+
+class Kept(Verb):
+    """Keep a share.
+
+    Example:
+        >>> Kept(0.5)()
+    """
+
+    share: float = option(least=0, most=1)
+    """Share of all."""
+    _: KW_ONLY
+    workers: int | None = option(default=None, least=1)
+    """Processes. Default: one per core."""
+
+    def __call__(self) -> tuple[float, int | None]:
+        return self.share, self.workers
+
+
+def test_the_ends_of_a_range_and_what_is_not_given_pass():
+    kept = Function(Kept)
     assert [kept(0), kept(1, workers=1), kept(share=0.5, workers=None)] == [
         (0, None), (1, 1), (0.5, None)
     ]  # fmt: skip
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'share'"):
+    with pytest.raises(TypeError, match="missing a required argument: 'share'"):
         kept()
-    assert ranges_of(kept) == {"share": (0, 1), "workers": (1, None)}
-    assert list(inspect.signature(kept).parameters) == ["share", "workers"]
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        kept(0, 1)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'worker'"):
+        kept(0, worker=1)
+
+
+def test_options_do_not_change():
+    with pytest.raises(AttributeError, match="share"):
+        Kept(0.5).share = 1
+
+
+def test_a_function_has_the_signature_and_the_texts_of_its_options():
+    kept = Function(Kept)
+    assert str(inspect.signature(kept)) == (
+        "(share: 'float', *, workers: 'int | None' = None) -> 'tuple[float, int | None]'"
+    )
+    assert kept.__doc__ == (
+        "Keep a share.\n\nArgs:\n    share: Share of all.\n"
+        "    workers: Processes. Default: one per core.\n\nExample:\n    >>> Kept(0.5)()"
+    )

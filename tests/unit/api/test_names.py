@@ -10,7 +10,6 @@ import pytest
 from typer.main import get_command
 
 import biphasic
-from biphasic.api import evaluation
 from biphasic.cli.main import app
 from biphasic.errors import DataError
 
@@ -76,16 +75,13 @@ def test_a_command_has_the_arguments_of_its_function(name):
         assert given == (None if ours is inspect.Parameter.empty else ours or None), shared
 
 
-def test_evaluate_is_evaluate_all_of_one_task(monkeypatch):
+def test_evaluate_has_the_options_of_evaluate_all():
     one, several = (
         {name: option.default for name, option in inspect.signature(function).parameters.items()}
         for function in (biphasic.evaluate, biphasic.evaluate_all)
     )
     del one["task"], several["tasks"]
     assert one == several
-    given = {name: object() for name in one if name != "model"}
-    monkeypatch.setattr(evaluation, "evaluate_all", lambda *inputs, **given: [(inputs, given)])
-    assert biphasic.evaluate("model", "task", **given) == (("model", ["task"]), given)
 
 
 @pytest.mark.parametrize(

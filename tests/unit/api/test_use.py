@@ -127,7 +127,7 @@ def test_texts_may_come_one_by_one(one_thread, encoder):
 
 
 def test_settings_of_vectors_are_checked_without_the_command_line(encoder):
-    with pytest.raises(ConfigError, match="precision: 'fp16'; give fp32 or bf16"):
+    with pytest.raises(ConfigError, match="precision: unknown value 'fp16'; give fp32 or bf16"):
         biphasic.encode(encoder, TEXTS, precision="fp16")
     with pytest.raises(ConfigError, match="max_seqlen: 2; give 8 or more"):
         biphasic.encode(encoder, TEXTS, max_seqlen=2)

@@ -14,13 +14,13 @@ import torch
 import typer
 
 import biphasic
-from biphasic.adaptation import (
+from biphasic.api.adapt import (
     DECAY_SHARE,
     MAX_SEQLEN,
+    MLM_PROBABILITY,
     PEAK_TIMES_WIDTH,
     ROWS_PER_STEP,
     WARMUP_SHARE,
-    AdaptConfig,
 )
 from biphasic.cli.main import app
 from biphasic.data.building import DEFAULT_VOCAB_SIZE
@@ -208,7 +208,7 @@ def test_intervals_of_a_run_are_the_same_everywhere(command, name):
 @pytest.mark.parametrize(
     ("command", "name", "default"),
     [
-        ("adapt", "mlm_probability", AdaptConfig.model_fields["mlm_probability"].default),
+        ("adapt", "mlm_probability", MLM_PROBABILITY),
         ("adapt", "learning_rate", f"{PEAK_TIMES_WIDTH} / hidden size"),
         ("adapt", "warmup_steps", f"1/{1 / WARMUP_SHARE:g} of the steps"),
         ("adapt", "decay_steps", f"1/{1 / DECAY_SHARE:g} of the steps"),

@@ -173,5 +173,7 @@ def test_commands_that_keep_models_elsewhere_leave_each_other_s_parts(store, tmp
 def test_lines_of_a_list_are_counted_from_its_beginning(tmp_path):
     lines = tmp_path / "level-0.txt"
     lines.write_text(f"{JOB}\n")
-    with pytest.raises(ConfigError, match="from 0 to 0"):
+    with pytest.raises(ConfigError, match="index: -1; give 0 or more"):
         run(list_file=lines, index=-1, root=tmp_path)
+    with pytest.raises(ConfigError, match="from 0 to 0"):
+        run(list_file=lines, index=1, root=tmp_path)

@@ -1,0 +1,317 @@
+"""Adapt a decoder or encoder from Python: continue training it as a text encoder, and export it.
+
+Continuing a pretrained decoder with masked language modelling is the cheapest known way to a strong
+encoder (arXiv 2507.00994, section 4.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from biphasic.api.training import Training
+from biphasic.api.verb import Function, Revision, option
+from biphasic.errors import ConfigError
+from biphasic.files import expanded
+from biphasic.store import store_of
+from biphasic.training.intervals import HELDOUT_OBJECTIVES
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from biphasic.data.building.config import CorpusConfig
+    from biphasic.export.write import Format
+    from biphasic.model.loading.hub import LocalModel
+    from biphasic.study.inputs.corpus import DataPaths
+    from biphasic.study.inputs.models import Continuation
+    from biphasic.training.compute import ComputeConfig
+    from biphasic.training.optimizers.registry import AnyOptimizer
+    from biphasic.training.recipe import Precision, Recipe
+
+# Default peak learning rate times hidden size: 4e-4 at 1,024. See docs/adapt.md.
+PEAK_TIMES_WIDTH = 0.4
+WARMUP_SHARE = 0.05  # share of all steps: new optimizer moments must not damage pretrained weights
+DECAY_SHARE = 0.1  # share of all steps, at the end
+MAX_SEQLEN = 512  # default row length in tokens, if the model allows it
+ROWS_PER_STEP = 32  # default rows per batch
+MLM_PROBABILITY = 0.4  # default chance to mask a token
+
+_NOT_CONTINUED = (
+    "the state's run cannot be continued: the text differs, or no recipe ends with the state (it "
+    "is within a decay, or of another version); it is used as a pretrained model, with new "
+    "optimizer moments"
+)
+_OWN_RUN = """\
+# The model is a state. On the text of its own run, training continues that run: it reads new rows,
+# and the run's settings replace the defaults above.
+"""
+LEAST_TOKENS = 1 << 20  # minimum tokens of text, even for short training: some of it is held out
+
+
+class Adapt(Training, Revision):
+    """Continue training a decoder or encoder, and export it.
+
+    Returns:
+        `out`. A state of an earlier run on the same corpus continues that run: it reads new rows,
+        and keeps its optimizer state by default. An interrupted call resumes when it is repeated.
+
+    Raises:
+        ConfigError: A setting is invalid, or `out` holds something else.
+        DataError: Model or text are missing or damaged.
+        ModelError: The model cannot be an encoder, does not belong to its tokenizer, or does not
+            fit into memory.
+        TrainingError: The loss is not finite.
+
+    Example:
+        >>> from biphasic import adapt
+        >>> adapt("decoder", "adapted", corpus="texts.jsonl", steps=2).name
+        'adapted'
+    """
+
+    model: Path | str = option(type=str)
+    """Folder of a decoder, an encoder or a state, or a hub id."""
+    out: Path | str = option(flag="--out")
+    """Folder to write. In Python, an existing one from the same model, text and settings is
+    kept."""
+    _: KW_ONLY
+    corpus: CorpusConfig | Mapping[str, Any] | Path | str = option(type=str)
+    """Text file or folder, hf:DATASET, builtin:pydocs, a folder made by `biphasic corpus build`, or
+    a corpus file (YAML). In Python also settings of a corpus."""
+    steps: int = option(default=2000, least=1)
+    """Optimizer steps."""
+    mlm_probability: float | None = None
+    """Probability of masking a token. Default: 0.4."""
+    objective: Literal["mlm", "mntp"] = option(default="mlm", choices=("mlm", "mntp"), type=str)
+    """mlm, or mntp (masked next-token prediction)."""
+    learning_rate: float | None = None
+    """Peak learning rate. Default: the state's, else 0.4 / hidden size."""
+    warmup_steps: int | None = option(default=None, least=0)
+    """Linear warm-up steps. Default: 1/20 of the steps."""
+    decay_steps: int | None = option(default=None, least=0)
+    """Final linear decay steps. Default: 1/10 of the steps."""
+    optimizer: AnyOptimizer | Mapping[str, Any] | str | None = option(default=None, type=str)
+    """adamw or muon. Default: the state's, else adamw. In Python also its settings."""
+    reset_optimizer: bool = False
+    """Reset the optimizer moments of a state."""
+    max_seqlen: int | None = option(default=None, least=1)
+    """Row length in tokens. Default: that of a state's run, else 512 or the model's limit."""
+    rows_per_step: int | None = option(default=None, least=1)
+    """Rows per batch. Default: that of a state's run, else 32."""
+    precision: Precision | None = option(default=None, choices=("bf16", "fp32"), type=str)
+    """bf16 or fp32. Default: the state's, else bf16."""
+    seed: int | None = option(default=None, least=0)
+    """Seed of masks and data order. Default: the state's, else 0."""
+    format: Format = option(default="sentence-transformers", type=str)
+    """hf, sentence-transformers or onnx; see `biphasic export`."""
+
+    def __call__(self) -> Path:
+        from biphasic.execution.slots import check_cores
+        from biphasic.export.output import find_made, refuse_existing
+        from biphasic.export.write import check_format, export_inputs, write_export
+        from biphasic.model.compute.device import compute_threads, computing_on, parse_device
+        from biphasic.plugin_code import look_in
+        from biphasic.progress import progress_bar, progress_console, say_on
+        from biphasic.study.plan.finished import OtherCode
+        from biphasic.study.training import parse_compute, train_recipe
+        from biphasic.training.lineage import Lineage
+        from biphasic.training.memory import tune_allocator
+        from biphasic.training.records.log import viewed_in_wandb
+
+        check_cores(num_threads=self.threads or 1)
+        compute = parse_compute(self.compute, threads=self.threads)
+        device, store, out = parse_device(self.device), store_of(self.root), expanded(self.out)
+        console = progress_console(quiet=self.quiet)
+        say = say_on(console)
+        check_format(self.format)
+        find_made(out)
+        look_in(store)
+        with computing_on(device), compute_threads(self.threads), viewed_in_wandb(self.wandb):
+            tune_allocator()
+            recipe, paths, earlier = self._planned(compute, store, console)
+            fingerprint = paths.open().fingerprint
+            state = Lineage(recipe, fingerprint).identities[-1]
+            if other := OtherCode.of(store, [state]):
+                if self.fresh:
+                    refuse_existing(out)
+                else:
+                    say(other.note())
+            if find_made(out, export_inputs(state, format=self.format)):
+                say(f"{out}: already made from the same model, text and settings; nothing to do")
+                return out
+            if earlier:
+                earlier.require(recipe, fingerprint)
+                earlier.bring_into(store)
+                name, steps = earlier.identity[:12], earlier.steps
+                say(f"continuing the run of {name} after its {steps} steps")
+            say(_summary(recipe, compute))
+            # A continued run keeps recording both losses, like its earlier states. Else, an
+            # encoder's CLM loss says nothing about its quality, and costs as much again.
+            is_mlm_alone = self.objective == "mlm" and not earlier
+            trained = train_recipe(
+                recipe,
+                paths,
+                store,
+                checkpoint_every=self.checkpoint_every,
+                heldout_every=0,
+                heldout_objectives=("mlm",) if is_mlm_alone else HELDOUT_OBJECTIVES,
+                compute=compute,
+                console=console,
+                fresh=self.fresh,
+            )
+            say(f"state: {trained}")
+            with progress_bar(console, "exporting"):
+                return write_export(trained, out, format=self.format, say=say)
+
+    def print_config(self) -> str:
+        """Return the recipe that would be trained, as a recipe file."""
+        from biphasic.model.loading.hub import fetch_model
+        from biphasic.study.inputs.models import is_state
+        from biphasic.study.spec.resolved import recipe_text
+        from biphasic.study.training import parse_compute
+
+        compute = parse_compute(self.compute)
+        local = fetch_model(self.model, revision=self.revision)
+        recipe = self._first_run(local)
+        recipe.check()
+        recipe = recipe.skipping(self.skip_steps)
+        text = recipe_text(recipe, corpus=self._corpus_of(local), compute=compute)
+        return text + (_OWN_RUN if is_state(local) else "")
+
+    def _planned(
+        self, compute: ComputeConfig, store: Path, console: Console
+    ) -> tuple[Recipe, DataPaths, Continuation | None]:
+        """Check the model and build the corpus; return the recipe, its data, and an earlier run."""
+        from biphasic.model.loading.hub import fetch_model
+        from biphasic.progress import progress_bar, say_on
+        from biphasic.study.inputs.corpus import locate_corpus, prepare_corpus
+        from biphasic.study.inputs.models import check_model, find_continuation, is_state
+
+        with progress_bar(console, "reading the model"):
+            local = fetch_model(self.model, revision=self.revision)
+        recipe = self._first_run(local)
+        recipe.check()
+        if not is_state(local):  # whose own run may have more rows
+            compute.check_rows(recipe.placed_phases)
+        with progress_bar(console, "checking the model"):
+            check_model(local, recipe, name=str(self.model))
+        corpus = self._corpus_of(local).pinned()
+        paths = prepare_corpus(corpus, locate_corpus(corpus, store), store, console=console)
+        if earlier := find_continuation(local, paths.open().fingerprint):
+            recipe = self._continued(earlier)
+        elif is_state(local):
+            say_on(console)(_NOT_CONTINUED)
+        recipe = recipe.skipping(self.skip_steps)
+        return recipe, paths.extended([recipe]), earlier
+
+    def _corpus_of(self, model: LocalModel) -> CorpusConfig:
+        """Return the corpus, with the model's tokenizer and only as many tokens as needed."""
+        from biphasic.study.inputs.corpus import corpus_settings
+
+        corpus = corpus_settings(self.corpus)
+        if corpus.folder is not None:
+            return corpus
+        if corpus.vocab_size:
+            raise ConfigError("corpus: 'vocab_size' is for a new tokenizer; the model has one")
+        shape = self._shape(model)
+        tokens = self.steps * shape["max_seqlen"] * shape["rows_per_step"]
+        most = corpus.max_tokens or max(tokens, LEAST_TOKENS)
+        return corpus.model_copy(update={"tokenizer": str(model.folder), "max_tokens": most})
+
+    def _shape(self, model: LocalModel) -> dict[str, int]:
+        from biphasic.model.checks.limits import model_limits
+
+        longest = min(MAX_SEQLEN, model_limits(model.folder).longest_input)
+        return {
+            "max_seqlen": self.max_seqlen or longest,
+            "rows_per_step": self.rows_per_step or ROWS_PER_STEP,
+        }
+
+    def _phase(self) -> dict[str, Any]:
+        phase = {"objective": self.objective, "steps": self.steps}
+        masked = MLM_PROBABILITY if self.mlm_probability is None else self.mlm_probability
+        return {**phase, "mlm_probability": masked}
+
+    def _schedule(self, own_peak: float) -> dict[str, Any]:
+        """Return the schedule of learning rates; `own_peak` is the default peak."""
+        warmup, decay = self.warmup_steps, self.decay_steps
+        return {
+            "peak": own_peak if self.learning_rate is None else self.learning_rate,
+            "warmup_steps": round(WARMUP_SHARE * self.steps) if warmup is None else warmup,
+            "decay_steps": round(DECAY_SHARE * self.steps) if decay is None else decay,
+        }
+
+    def _first_run(self, model: LocalModel) -> Recipe:
+        """Return the recipe that trains a pretrained model, named by its folder or hub id."""
+        from biphasic.config import parse_config
+        from biphasic.model.loading.reading import read_config
+        from biphasic.training.optimizers.adamw import AdamW
+        from biphasic.training.recipe import Recipe
+
+        seed = self.seed or 0
+        # Rounded to two digits.
+        own_peak = float(f"{PEAK_TIMES_WIDTH / read_config(model.folder).hidden_size:.1e}")
+        raw = {
+            "model": {
+                "pretrained": str(model.folder) if model.revision is None else str(self.model),
+                "revision": model.revision,
+            },
+            "phases": [self._phase()],
+            "learning_rate": self._schedule(own_peak),
+            "optimizer": _optimizer(self.optimizer) or AdamW(),
+            "precision": self.precision or "bf16",
+            "seeds": {"data_seed": seed, "mask_seed": seed},
+            **self._shape(model),
+        }
+        return parse_config(Recipe, raw, where="adapt")
+
+    def _continued(self, earlier: Continuation) -> Recipe:
+        """Return the recipe of a state, extended by one phase."""
+        from biphasic.config import parse_config
+        from biphasic.training.recipe import Recipe
+
+        recipe = earlier.recipe
+        raw = recipe.model_dump(mode="json")
+        own = (
+            ("precision", self.precision, recipe.precision),
+            ("seed", self.seed, recipe.seeds.mask_seed),
+            ("seed", self.seed, recipe.seeds.data_seed),
+        )
+        optimizer = _optimizer(self.optimizer)
+        if optimizer is not None:
+            changed = parse_config(Recipe, {**raw, "optimizer": optimizer}, where="adapt")
+            own = (*own, ("optimizer", changed.optimizer, recipe.optimizer))
+        for name, value, old in own:
+            if value not in (None, old):
+                raise ConfigError(
+                    f"adapt: {name}: must be {old}, as in the state's run; omit this setting"
+                )
+        phase = {
+            **self._phase(),
+            "learning_rate": self._schedule(earlier.schedule.peak),
+            "optimizer_state": "reset" if self.reset_optimizer else "keep",
+            "max_seqlen": self.max_seqlen,
+            "rows_per_step": self.rows_per_step,
+        }
+        return parse_config(Recipe, {**raw, "phases": [*raw["phases"], phase]}, where="adapt")
+
+
+def _optimizer(given: AnyOptimizer | Mapping[str, Any] | str | None) -> Any:
+    return {"name": given} if isinstance(given, str) else given
+
+
+def _summary(recipe: Recipe, compute: ComputeConfig) -> str:
+    """Describe the training."""
+    from biphasic.amounts import rate
+
+    last = recipe.placed_phases[-1]
+    rows = f"{last.batches.rows_per_step} x {last.batches.max_seqlen} tokens"
+    most = compute.max_tokens_per_pass
+    return (
+        f"training {last.phase.steps:,} steps of {rows} by {last.phase.short_name}, peak rate "
+        f"{rate(last.schedule.peak)}, {recipe.precision}" + (f", {most:,} at once" if most else "")
+    )
+
+
+adapt = Function(Adapt)

@@ -1,0 +1,263 @@
+"""Verbs: a class has the options of a public function and of its command, and does its work.
+
+A field is an option: its annotation has the type, the docstring below it says what it means, with
+unit and default, and `option` has its range and how the command spells it. From the fields come
+the signature and the checks of the function, its `Args:`, and the command with its help. They are
+no fields of pydantic, which takes longer to import than the help of all commands takes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, dataclass_transform
+
+from biphasic.amounts import MOST_BITS
+from biphasic.docstrings import field_docstrings
+from biphasic.errors import ConfigError
+from biphasic.store import DEFAULT_ROOT
+
+Options = ParamSpec("Options")
+Result_co = TypeVar("Result_co", covariant=True)
+_SECTION = re.compile(r"\n\n(?=(?:Returns|Yields|Raises|Example):\n)")
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """What the annotation of a field does not say.
+
+    Attributes:
+        default: Default; `...` for none.
+        least: The least value, of a number or of each number of a list.
+        most: The greatest value.
+        choices: All values.
+        flag: Name on the command line; None: that of the field.
+        metavar: Stands for the value in the help.
+        env: Environment variable with a default.
+        type: Type that the command line reads, if it is another one; None: no option has this.
+        parse: Makes a value of a text, before the command runs.
+        convert: Makes the field's value of the one that was read.
+        instead: Default of the command, if Python has another.
+        is_required: Whether a command must be given it, though Python has a default.
+    """
+
+    default: Any = ...
+    least: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = ()
+    flag: str | None = None
+    metavar: str | None = None
+    env: str | None = None
+    type: Any = ...
+    parse: Callable[[str], Any] | None = None
+    convert: Callable[[Any], Any] | None = None
+    instead: Any = ...
+    is_required: bool = False
+
+
+def option(**spelling: Any) -> Any:
+    """Return the value of a field with the attributes of a `Spelling`."""
+    return Spelling(**spelling)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(option,))
+class Verb:
+    """Options of a call, which are checked when they are given; a call of it does the work.
+
+    A ConfigError names the first wrong one: a number outside its range, None for what has no
+    default, or a text where a list belongs.
+    """
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        bound = signature_of(type(self)).bind(*args, **given)
+        for name, value in bound.arguments.items():
+            _check(name, value, fields_of(type(self))[name])
+        bound.apply_defaults()
+        vars(self).update(bound.arguments)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name}: options do not change")
+
+    def values(self) -> dict[str, Any]:
+        """Return the options by name."""
+        return {name: getattr(self, name) for name in fields_of(type(self))}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """An option of a verb; `type` is its annotation."""
+
+    type: str
+    is_positional: bool
+    spelling: Spelling
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it has several values."""
+        return self.type.startswith("Sequence[")
+
+
+@cache
+def fields_of(verb: type[Verb]) -> Mapping[str, Field]:
+    """Return the fields of a verb: those by position, its own, and those of its bases."""
+    fields: dict[str, Field] = {}
+    for owner in verb.__mro__:
+        is_positional = True
+        for name, annotation in inspect.get_annotations(owner).items():
+            if annotation == "KW_ONLY":
+                is_positional = False
+            elif name not in fields:
+                value = vars(owner).get(name, ...)
+                spelling = value if isinstance(value, Spelling) else Spelling(default=value)
+                fields[name] = Field(annotation, is_positional, spelling)
+    return dict(sorted(fields.items(), key=lambda item: not item[1].is_positional))
+
+
+@cache
+def signature_of(verb: type[Verb]) -> inspect.Signature:
+    """Return the signature of the function of a verb."""
+    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return inspect.Signature(
+        [
+            inspect.Parameter(
+                name,
+                kinds[field.is_positional],
+                annotation=field.type,
+                default=field.spelling.default
+                if field.spelling.default is not ...
+                else inspect.Parameter.empty,
+            )
+            for name, field in fields_of(verb).items()
+        ],
+        return_annotation=inspect.get_annotations(verb.__call__).get("return"),  # type: ignore[attr-defined]
+    )
+
+
+class _Runs(Protocol[Result_co]):
+    def __call__(self) -> Result_co: ...
+
+
+class Function(Generic[Options, Result_co]):
+    """The public function of a verb: makes it of the arguments, and runs it."""
+
+    def __init__(self, verb: Callable[Options, _Runs[Result_co]]) -> None:
+        self.verb: Any = verb
+        self.__name__ = self.__qualname__ = re.sub(r"(?<!^)([A-Z])", r"_\1", verb.__name__).lower()  # type: ignore[attr-defined]
+        self.__module__ = verb.__module__
+
+    def __call__(self, *args: Options.args, **given: Options.kwargs) -> Result_co:
+        """Run the verb with these options."""
+        return self.verb(*args, **given)()
+
+    @cached_property
+    def __signature__(self) -> inspect.Signature:
+        return signature_of(self.verb)
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        head, *sections = _SECTION.split(inspect.getdoc(self.verb) or "")
+        texts = texts_of(self.verb)
+        entries = "\n".join(f"    {name}: {texts[name]}" for name in fields_of(self.verb))
+        return "\n\n".join([head, *([f"Args:\n{entries}"] if entries else []), *sections])
+
+
+def about(verb: type[Verb]) -> str:
+    """Return what the docstring of a verb says before its sections."""
+    return _SECTION.split(inspect.getdoc(verb) or "")[0]
+
+
+def texts_of(verb: type[Verb]) -> dict[str, str]:
+    """Return what each option means."""
+    texts = field_docstrings(verb, Verb)
+    return {name: " ".join(text.split()) for name, text in texts.items()}
+
+
+def _check(name: str, value: object, field: Field) -> None:
+    if value is None and field.spelling.default is ... and "None" not in field.type:
+        raise ConfigError(f"{name}: is None; give a value")
+    if field.is_list and isinstance(value, str | Path):  # a text is read as its letters
+        raise ConfigError(f"{name}: give a list, as ['{value}']")
+    if (choices := field.spelling.choices) and value is not None and value not in choices:
+        allowed = f"{', '.join(choices[:-1])} or {choices[-1]}"
+        raise ConfigError(f"{name}: unknown value '{value}'; give {allowed}")
+    least, most = field.spelling.least, field.spelling.most
+    for number in _numbers(value):
+        if isinstance(number, int) and number.bit_length() > MOST_BITS:
+            raise ConfigError(f"{name}: a number with too many digits")
+        if least is not None and not (
+            math.isfinite(number) and least <= number <= (number if most is None else most)
+        ):
+            allowed = f"{least:g} or more" if most is None else f"{least:g} to {most:g}"
+            raise ConfigError(f"{name}: {number:g}; give {allowed}")
+
+
+def _numbers(value: object) -> Iterator[int | float]:
+    """Yield a number, or those of a list; other types are refused where they are used."""
+    for number in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(number, int | float):
+            yield number
+
+
+# Options of several verbs.
+class Quiet(Verb):
+    """How much is printed."""
+
+    _: KW_ONLY
+    quiet: bool = False
+    """Show results and errors only."""
+
+
+class Root(Verb):
+    """The store."""
+
+    _: KW_ONLY
+    root: Path | str = DEFAULT_ROOT
+    """Folder of studies and their shared store."""
+
+
+class Device(Verb):
+    """What computes."""
+
+    _: KW_ONLY
+    device: str | None = None
+    """Compute device: cpu, cuda or cuda:N. Default: the first GPU, else the CPU."""
+
+
+class Revision(Verb):
+    """A model on the hub."""
+
+    _: KW_ONLY
+    revision: str | None = None
+    """Revision of a model on the hub."""
+
+
+class Copies(Verb):
+    """Local data of the hub."""
+
+    _: KW_ONLY
+    copies: Path | str | None = None
+    """Folder with local copies of hub datasets, as OWNER/NAME."""
+
+
+class Overrides(Verb):
+    """Changes of a study file."""
+
+    _: KW_ONLY
+    overrides: Sequence[str] = option(default=(), flag="--set", metavar="KEY=VALUE")
+    """Override a setting, e.g. recipe.model=micro."""
+
+
+class Logged(Verb):
+    """How states that exist are treated, and where training is logged."""
+
+    _: KW_ONLY
+    fresh: bool = False
+    """Delete the states and results that were made by other code, and make them again."""
+    wandb: str | None = option(default=None, metavar="PROJECT")
+    """Log training to a Weights & Biases project; offline unless WANDB_MODE is set. Needs the extra
+    'wandb'."""
