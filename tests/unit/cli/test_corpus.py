@@ -250,11 +250,6 @@ def test_build_says_that_documents_hold_nul(text, build):
     assert line in "".join(build("one"))  # already built
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a corpus is to be verified before corpus build calls it already built",
-)
 def test_build_refuses_an_edited_corpus(text, run, tokenizer):
     write_tokenizer(tokenizer, text / "given")
     command = (
@@ -271,11 +266,6 @@ def test_build_refuses_an_edited_corpus(text, run, tokenizer):
     assert shard.name in err
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a tokenizer whose folder has a manifest is to be verified before it is used",
-)
 def test_build_refuses_an_edited_tokenizer(text, run, tokenizer):
     write_tokenizer(tokenizer, text / "given")
     file = text / "given" / "tokenizer.json"

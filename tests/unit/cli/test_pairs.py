@@ -124,6 +124,14 @@ def test_without_a_source_or_with_a_bad_line_it_says_what_to_do(cli, tmp_path):
     code, _, error = cli("pairs", "build", table, "--out", out, "--quiet")
     assert code == 2
     assert error == f"error: {table}:2: 'positive' is empty; remove the pair or the text\n"
+    assert [path.name for path in tmp_path.iterdir() if "building" in path.name] == []
+    good = tmp_path / "good.csv"
+    good.write_text("query,positive\na,b\n")
+    assert cli("pairs", "build", good, table, "--out", out, "--quiet")[0] == 2
+    table.write_text("query,positive\na,c\n")
+    code, _, error = cli("pairs", "build", good, table, "--out", out)
+    assert (code, "good.csv: already read" in error) == (0, True)
+    out = tmp_path / "none"
     code, _, error = cli("pairs", "inspect", out)
     assert code == 2
     assert "no finished pairs here; build them: 'biphasic pairs build'" in error

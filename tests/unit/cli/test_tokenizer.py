@@ -162,7 +162,8 @@ def test_check_prints_the_declared_tokens(tokenizer, tmp_path):
 
 
 def test_check_prints_the_token_to_add(tokenizer, tmp_path):
-    write_tokenizer(tokenizer, tmp_path / "t")
+    (tmp_path / "t").mkdir()
+    tokenizer.save(tmp_path / "t")
     settings = tmp_path / "t" / "tokenizer_config.json"
     declared = json.loads(settings.read_text())
     del declared["mask_token"]

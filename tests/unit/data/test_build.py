@@ -27,6 +27,7 @@ from biphasic.data.text.pydocs import load_documents
 from biphasic.data.tokens.tokenize import ShardMaker
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.errors import ConfigError, DataError, LockedError
+from biphasic.store import MANIFEST
 from mini_study import edit_json
 from text_corpus import write_corpus
 
@@ -464,7 +465,7 @@ def test_counts_by_source_reason_and_licence(tmp_path, configure, tokenizer):
 
 @pytest.mark.parametrize("limit", [{}, {"max_documents": 25}])
 def test_a_document_without_any_token_counts_as_empty(tmp_path, configure, tokenizer_folder, limit):
-    shutil.copytree(tokenizer_folder, tmp_path / "t")
+    shutil.copytree(tokenizer_folder, tmp_path / "t", ignore=lambda *_: [MANIFEST])
     removing = {"type": "Replace", "pattern": {"String": "\u200b"}, "content": ""}
     edit_json(tmp_path / "t" / "tokenizer.json", normalizer=removing)
     texts = ["\u200b", *(text for _, text in synthetic_documents(40, seed=9)), "\u200b\u200b"]
@@ -512,7 +513,7 @@ def test_a_corpus_without_training_documents_says_what_became_of_them(tmp_path, 
 
 def spoil(tokenizer_folder, folder, name):
     """Copy a tokenizer that declares an ordinary letter as a special token."""
-    shutil.copytree(tokenizer_folder, folder)
+    shutil.copytree(tokenizer_folder, folder, ignore=lambda *_: [MANIFEST])
     edit_json(folder / "tokenizer_config.json", **{name: "a"})
     return folder
 

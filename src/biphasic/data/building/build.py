@@ -49,7 +49,7 @@ from biphasic.files import read_json, remove_partials, write_json
 from biphasic.locks import locked_folder
 from biphasic.plugins import keep_files, named_plugins
 from biphasic.records import FEW_HELDOUT
-from biphasic.store import is_complete
+from biphasic.store import CORPUS, TOKENIZER, is_complete
 
 _MORE_HELDOUT = (
     "add more text, or raise heldout_fraction (--heldout-fraction, or in a corpus file or 'corpus' "
@@ -160,7 +160,12 @@ def is_built(folder: Path, origin: dict[str, Any]) -> bool:
             "or delete it"
         )
     folders = CorpusFolders.below(folder)
-    return all(map(is_complete, (folders.tokenizer, folders.train, folders.heldout)))
+    parts = {folders.tokenizer: TOKENIZER, folders.train: CORPUS, folders.heldout: CORPUS}
+    if not all(map(is_complete, parts)):
+        return False
+    for part, kind in parts.items():
+        kind.open(part, remedy=_remedy(folder)).verify()
+    return True
 
 
 def decisive(origin: dict[str, Any]) -> dict[str, Any]:

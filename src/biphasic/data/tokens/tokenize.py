@@ -22,7 +22,14 @@ from queue import LifoQueue, SimpleQueue
 from biphasic.child import Child, messages
 from biphasic.data.tokens.shards import DocumentBatch, write_shard
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import BiphasicError, CheckpointError, DataError, system_fault_in
+from biphasic.errors import (
+    BiphasicError,
+    CheckpointError,
+    DataError,
+    StoppedError,
+    StudyError,
+    system_fault_in,
+)
 from biphasic.files import remove_partials
 from biphasic.store import SHARD, is_complete
 
@@ -89,13 +96,10 @@ class ShardMaker:
     def _make_elsewhere(self, folder: Path, block: DocumentBatch, label: str) -> Path:
         worker = self._idle.get()
         try:
-            problem = worker.write(folder, block)
+            if problem := worker.write(folder, block, label):
+                raise system_fault_in(problem, folder) or DataError(problem, about=label)
         finally:
             self._idle.put(worker)
-        if problem is not None:
-            if fault := system_fault_in(problem, folder):
-                raise fault
-            raise DataError(f"{label}: {problem}")
         return folder
 
 
@@ -106,10 +110,10 @@ class _Worker(Child):
         module, folder = "biphasic.data.tokens.tokenize", str(tokenizer_folder.resolve())
         super().__init__([sys.executable, "-m", module, folder], log=log, environment=_ONE_THREAD)
 
-    def write(self, folder: Path, block: DocumentBatch) -> str | None:
-        """Write a shard, or return what went wrong."""
+    def write(self, folder: Path, block: DocumentBatch, label: str) -> str | None:
+        """Write a shard, or return why its documents or its folder prevent it."""
         if (pipes := self.started()) is None:
-            return "not made because the build was stopped"
+            raise StoppedError("not made because the build was stopped", about=label)
         stdin, stdout = pipes
         # Only an optimization: a user's quota of pipes may be used up, and not every system
         # supports it.
@@ -120,7 +124,10 @@ class _Worker(Child):
             stdin.flush()
             for answer in messages(stdout, "error", other=self.log):
                 return answer["error"]
-        return f"its worker died (killed, or out of memory?); see {self._log}"
+        raise StudyError(
+            f"its worker died (killed, or out of memory?); run again to resume; see {self._log}",
+            about=label,
+        )
 
 
 def _is_whole(shard: Path) -> bool:

@@ -17,6 +17,7 @@ from biphasic.errors import DataError, writing
 from biphasic.files import (
     canonical_json,
     expanded,
+    is_file,
     is_folder,
     json_value,
     read_json,
@@ -24,7 +25,7 @@ from biphasic.files import (
     refuse_file,
 )
 from biphasic.hub import ANSWER_SECONDS, explain, library_errors, quiet
-from biphasic.store import complete_folder
+from biphasic.store import EXPORT, MANIFEST, TOKENIZER, complete_folder
 
 BOS, EOS, PAD, MASK = "<|bos|>", "<|eos|>", "<|pad|>", "<|mask|>"
 # Names under which a tokenizer's files may declare each role, in order of preference. Decoders such
@@ -44,6 +45,7 @@ _SPECIAL_TOKENS = "special_tokens_map.json"
 _MODEL = "config.json"
 # Unused ids that a small vocabulary may have; larger ones may leave as many as they use.
 _MOST_GAPS = 1 << 16
+_EDITED = f"restore it, or delete {MANIFEST} if you changed it on purpose"
 # In the settings of a state's tokenizer: the rules that framing replaced.
 _OWN = "biphasic_unframed"
 # Families of which some models were published with a wrong pattern, and how large their vocabulary
@@ -244,10 +246,21 @@ def load_tokenizer(name_or_folder: str | Path, *, revision: str | None = None) -
     if str(name_or_folder) and is_folder(folder):
         if revision:
             raise DataError(f"{folder}: a folder has no revisions; omit '{revision}'")
+        _refuse_edited(folder)
         return TextTokenizer.load(folder)
     if isinstance(name_or_folder, Path):
         raise DataError(f"{folder}: no such folder")
     return _read(_download(name_or_folder, revision), name_or_folder)
+
+
+def _refuse_edited(folder: Path) -> None:
+    """Check a tokenizer's files, if its folder has a manifest or card with their hashes."""
+    for kind, remedy in ((TOKENIZER, _EDITED), (EXPORT, None)):
+        if kind.is_sealed(folder):
+            sealed = kind.open(folder, remedy=remedy)
+            for name in (_VOCABULARY, _SETTINGS, _SPECIAL_TOKENS):
+                if is_file(folder / name):
+                    sealed.check(name)
 
 
 def _download(name: str, revision: str | None) -> Path:
