@@ -65,8 +65,8 @@ class Analyze(Reading):
     Example:
         >>> from biphasic import analyze
         >>> analysis = analyze("runs/mine")
-        >>> analysis.frame[["model", "dataset", "num_seeds"]].values.tolist()
-        [['mlm', 'reviews', 1]]
+        >>> sorted(analysis.frame["model"])
+        ['floor:majority', 'mlm', 'reference:bag-of-words']
     """
 
     def __call__(self) -> Analysis:

@@ -39,7 +39,7 @@ def test_a_fine_tuning_is_named_by_every_constant_but_later_ones_at_their_defaul
     plain = FinetuneProtocol()
     named = set(plain.determinants(is_pooled=True))
     unnamed = {"attention", "batching", "head", "optimizer", "reading", "hidden_tokens"}
-    unnamed |= {"train_examples", "pooling", "train"}
+    unnamed |= {"train_examples", "pooling", "train", "layer"}
     assert set(FinetuneProtocol.model_fields) - named == unnamed
     same = FinetuneProtocol(batching="packed", head="linear")
     assert plain.determinants(is_pooled=True) == same.determinants(is_pooled=True)

@@ -57,14 +57,6 @@ def test_what_can_change_numbers_is_named_with_both_values():
     )
 
 
-def test_states_older_than_a_setting_were_computed_without_it():
-    newer = {"predicted_only", "cpu_kernels"}
-    before = record(environment(), {k: v for k, v in COMPUTE.items() if k not in newer})
-    assert changed_settings(before, COMPUTE) == (
-        "predicted only False -> True, cpu kernels False -> True"
-    )
-
-
 def test_what_changes_no_number_is_not_named():
     now = environment()
     libraries = {**now["libraries"], "scipy": "1.0"}
