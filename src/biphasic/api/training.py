@@ -270,8 +270,8 @@ class Estimate(Verb):
 
     def __call__(self) -> ResourceEstimate:
         from biphasic.data.building import DEFAULT_VOCAB_SIZE
-        from biphasic.study.sizing.result import choose_device
         from biphasic.study.sizing.estimate import estimate_recipe
+        from biphasic.study.sizing.result import choose_device
         from biphasic.study.spec.arms import read_recipe
 
         vocab_size = DEFAULT_VOCAB_SIZE if self.vocab_size is None else self.vocab_size
