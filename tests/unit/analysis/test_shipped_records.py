@@ -73,7 +73,9 @@ def test_notebooks_show_what_is_computed_from_shipped_records(unpacked, archive,
         shown = analysis._repr_html_()
         models = analysis.scores.models
         assert shown.count("<svg") == (len(models) <= 40)
-        assert len(analysis.frame) == len(analysis.scores.cells) > 0
+        assert len(analysis.frame) > len(analysis.scores.baseline_cells)
+        scores = analysis.scores
+        assert len(analysis.frame) == len(scores.cells) + len(scores.baseline_cells)
         if len(analysis.frame) <= 60:  # longer tables are cut
             assert shown.count("<tr") == 1 + len(analysis.frame)
         assert "<table" in biphasic.claims(folder)._repr_html_()
@@ -131,9 +133,13 @@ def test_pages_quote_the_scores_of_the_quickstart(unpacked, page):
     [folder] = unpacked[CHECKOUT / "evidence/quickstart/records.tar.gz"]
     scores = study_scores(load_records(folder))
     estimates = [score.estimate for score in scores.cells.values()]
+    [dictionary] = (score.estimate.mean for score in scores.baseline_cells.values())
     text = (CHECKOUT / page).read_text(encoding="utf-8")
-    quoted = re.search(r"untrained (.+), MLM (.+), CLM (.+), CLM then MLM (.+)\]\(", text)
-    assert quoted.groups() == tuple(f"{each.mean:.1f}" for each in estimates)
+    quoted = re.search(
+        r"untrained (.+), MLM (.+), CLM (.+), CLM then MLM (.+), and a dictionary (.+)\]\(", text
+    )
+    means = [*(each.mean for each in estimates), dictionary]
+    assert quoted.groups() == tuple(f"{mean:.1f}" for mean in means)
     table = re.findall(r"^\W*(?:Untrained|MLM|CLM|CLM then MLM)\W.* (\S+ \(±\S+\))", text, re.M)
     assert table == [f"{each.mean:.2f} (±{each.half_width:.2f})" for each in estimates]
 
