@@ -25,10 +25,10 @@ from setup_pretraining import MODELS, PRECISIONS, TRAINED_VOCABULARY, Setting, p
 from torch import Tensor, nn
 
 from biphasic.data.packing import PackedBatch, TokenIds
-from biphasic.data.text.pydocs import load_documents
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.model.shape import architecture_shape
-from biphasic.tasks.builtin.write import build_tasks
+from biphasic.pydocs.documents import load_documents
+from biphasic.pydocs.tasks import build_tasks
 from biphasic.tasks.encoding import Encoder, new_head
 from biphasic.tasks.finetune import EncodedTask, encode_task
 from biphasic.tasks.folder import load_task

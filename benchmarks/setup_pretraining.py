@@ -19,10 +19,10 @@ from typing import Any, Protocol
 from harness import measured
 
 from biphasic.data.corpus import Corpus, assemble_corpus
-from biphasic.data.text.pydocs import load_documents
 from biphasic.data.tokens.shards import BatchBuilder, read_shard, token_dtype, write_shard
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.model.shape import Architecture
+from biphasic.pydocs.documents import load_documents
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage

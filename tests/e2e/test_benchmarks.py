@@ -127,7 +127,7 @@ class Bench:
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
     """Benchmarks of little text, which leave no modules behind."""
-    from biphasic.data.text import pydocs
+    from biphasic.pydocs import documents as pydocs
 
     def few_documents(_: Any = None) -> list[pydocs.Document]:
         return read_documents(("click", "rich", "typer"))

@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from biphasic.cli.data import tokenizer_app
-from biphasic.data.text.pydocs import load_documents
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
 from biphasic.errors import ConfigError, DataError
+from biphasic.pydocs.documents import load_documents
 from mini_study import command
 
 

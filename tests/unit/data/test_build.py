@@ -23,10 +23,10 @@ from biphasic.data.building.build import (
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.selection import digest_of, split_of
 from biphasic.data.corpus import Corpus
-from biphasic.data.text.pydocs import load_documents
 from biphasic.data.tokens.tokenize import ShardMaker
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.errors import ConfigError, DataError, LockedError
+from biphasic.pydocs.documents import load_documents
 from biphasic.store import MANIFEST
 from mini_study import edit_json
 from text_corpus import write_corpus

@@ -12,11 +12,11 @@ import pytest
 
 from biphasic.config import parse_config
 from biphasic.data.building.config import CorpusConfig
-from biphasic.data.text import sources as module
-from biphasic.data.text.pydocs import Document
 from biphasic.data.text.source import SourceContext, SourceDocument
 from biphasic.data.text.sources import HubSource, SourceConfig, read_documents, source_origin
 from biphasic.errors import ConfigError, DataError
+from biphasic.pydocs import documents as documentation
+from biphasic.pydocs.documents import Document
 
 
 @pytest.fixture(autouse=True)
@@ -151,7 +151,7 @@ def test_the_built_in_source_keeps_its_splits_and_not_its_test_documents(monkeyp
             for split in ("train", "validation", "test")
         ]
 
-    monkeypatch.setattr(module, "load_documents", load)
+    monkeypatch.setattr(documentation, "load_documents", load)
     documents = read_documents(source("builtin:pydocs"), SourceContext(("numpy",)))
     assert list(documents) == [
         SourceDocument("train", "text train", "train"),

@@ -12,11 +12,12 @@ from transformers import BertForMaskedLM, BertModel, RobertaForMaskedLM
 
 from biphasic.data.building.build import corpus_origin
 from biphasic.data.building.config import CorpusConfig
-from biphasic.data.text import sources
-from biphasic.data.text.pydocs import LIBRARIES, Document
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError, StoppedError
 from biphasic.execution.job import save_job
+from biphasic.pydocs import documents as documentation
+from biphasic.pydocs.documents import LIBRARIES, Document
+from biphasic.pydocs.tasks import BUILTIN_TASKS
 from biphasic.study.inputs import corpus as module
 from biphasic.study.inputs.corpus import (
     builtin_tasks_folder,
@@ -27,7 +28,6 @@ from biphasic.study.inputs.corpus import (
 )
 from biphasic.study.jobs.corpus import CorpusJob
 from biphasic.study.run.jobs import load_job
-from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from families import tiny_config
 from tiny_use import write_model
 
@@ -56,7 +56,7 @@ def loads(monkeypatch, documents, make_task):
         for name in BUILTIN_TASKS:
             make_task(out / name)
 
-    monkeypatch.setattr(sources, "load_documents", load_documents)
+    monkeypatch.setattr(documentation, "load_documents", load_documents)
     monkeypatch.setattr(module, "load_documents", load_documents)
     monkeypatch.setattr(module, "build_tasks", build_tasks)
     return calls

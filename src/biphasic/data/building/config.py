@@ -9,9 +9,15 @@ from typing import Annotated, Any
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from biphasic.config import Config, nearest
-from biphasic.data.text.pydocs import LIBRARIES, STANDARD_LIBRARY
 from biphasic.data.text.source import SourceContext, TextSource
-from biphasic.data.text.sources import BUILTIN, AnySource, SourceConfig, asked_once, pinned
+from biphasic.data.text.sources import (
+    BUILTIN,
+    AnySource,
+    SourceConfig,
+    asked_once,
+    documentation,
+    pinned,
+)
 from biphasic.files import expanded, is_folder
 
 
@@ -73,9 +79,8 @@ class CorpusConfig(Config):
             raise ValueError(f"give all sources a share or none; '{without}' has none")
         if self.libraries is not None and all(source.source != BUILTIN for source in self.sources):
             raise ValueError(f"'libraries' applies to {BUILTIN}, which is not a source here")
-        known = {*LIBRARIES, STANDARD_LIBRARY}
         for library in self.libraries or ():
-            if library not in known:
+            if library not in (known := documentation().known):
                 raise ValueError(f"unknown library '{library}'{nearest(library, known)}")
         if self.tokenizer and self.vocab_size:
             raise ValueError("give a tokenizer, or the vocab_size of one to train, not both")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import unquote
 
 from pydantic import BeforeValidator, model_validator
@@ -20,7 +21,6 @@ from biphasic.data.text.files import (
     read_text_files,
 )
 from biphasic.data.text.hub import HubTable, find_copy, hub_fingerprint, open_hub, resolve_revision
-from biphasic.data.text.pydocs import load_documents, pydocs_origin
 from biphasic.data.text.source import SourceContext, TextSource
 from biphasic.errors import DataError, reading
 from biphasic.files import canonical_json, expanded, is_folder, json_value
@@ -32,11 +32,7 @@ _HUB = "hf:"
 _ALONE = SourceContext()
 _SPLITS = (None, "train", "heldout")
 _TRUTH = {"true": True, "false": False}
-# The built-in test split is excluded: it belongs to the tasks made from the same texts.
-_BUILTIN_SPLITS: Mapping[str, Literal["train", "heldout"]] = {
-    "train": "train",
-    "validation": "heldout",
-}
+_DOCUMENTATION = "biphasic.pydocs.documents:Documentation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +63,12 @@ class HubSource:
         """Return what determines its rows."""
         names = {"config": self.config, "split": self.split, "revision": self.revision}
         return hub_fingerprint(self.dataset, **names, copies=copies)
+
+
+@cache
+def documentation() -> Any:
+    """Return the source that `BUILTIN` names: loaded like an installed plugin, when it is used."""
+    return EntryPoint(BUILTIN, _DOCUMENTATION, "biphasic.sources").load()(source=BUILTIN)
 
 
 class SourceConfig(TextSource):
@@ -129,9 +131,7 @@ class SourceConfig(TextSource):
     def documents(self, context: SourceContext) -> Iterator[SourceDocument]:
         """Read the documents."""
         if self.is_builtin:
-            for document in load_documents(context.libraries):
-                if split := _BUILTIN_SPLITS.get(document.split):
-                    yield SourceDocument(document.id, document.text, split)
+            yield from documentation().documents(context)
         elif hub := self.hub:
             column, table = hub.column or self.column, hub.open(context.copies)
             for number, row in enumerate(table.read([column], optional=("id", "license"))):
@@ -143,11 +143,8 @@ class SourceConfig(TextSource):
     def origin(self, context: SourceContext) -> dict[str, Any]:
         """Return what determines the documents, without reading them all."""
         if self.is_builtin:
-            return {
-                "source": BUILTIN,
-                **pydocs_origin(context.libraries),
-                **({"license": self.license} if self.license else {}),
-            }
+            license_ = {"license": self.license} if self.license else {}
+            return documentation().origin(context) | license_
         shared = {"license": self.license}
         if hub := self.hub:
             rows = hub.fingerprint(context.copies)

@@ -23,16 +23,16 @@ from biphasic.data.building.selection import TaskTexts
 from biphasic.data.building.verify import read_tokenizer, verify_tokenizer
 from biphasic.data.corpus import DETAILS, Corpus
 from biphasic.data.pairs.folder import Pairs
-from biphasic.data.text.pydocs import load_documents, pydocs_origin
 from biphasic.data.text.sources import SourceConfig
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import digest, expanded, file_sha256, remove_partials
 from biphasic.locks import Say, wait_for_work
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.plugins import load_pinned
+from biphasic.pydocs.documents import load_documents, pydocs_origin
+from biphasic.pydocs.tasks import BUILTIN_TASKS, TASKS_VERSION, build_tasks
 from biphasic.store import BUILTIN, MANIFEST, is_complete
 from biphasic.study.spec.study import anchor_corpus
-from biphasic.tasks.builtin.write import BUILTIN_TASKS, TASKS_VERSION, build_tasks
 from biphasic.tasks.pairs.decontamination import task_texts
 from biphasic.training.data import TrainingData, vocabulary_of
 from biphasic.training.recipe import PretrainedModel, Recipe

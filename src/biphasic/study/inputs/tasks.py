@@ -20,11 +20,11 @@ from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import digest, expanded
 from biphasic.locks import LEASES, Say
 from biphasic.plugin_code import keep_code
+from biphasic.pydocs.tasks import BUILTIN_TASKS
 from biphasic.store import BUILTIN, TASK, is_complete
 from biphasic.study.inputs.corpus import builtin_tasks_folder, prepare_builtin_tasks
 from biphasic.study.spec.study import TaskConfig, deciding_metric
 from biphasic.study.study import Study
-from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from biphasic.tasks.folder import DESCRIPTION, count_overlaps, load_task, read_description
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FEW_STEPS, PAPER_STEPS, FinetuneProtocol

@@ -20,6 +20,7 @@ from biphasic.config import Config, nearest, parse_config, refuse_repeats
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError
 from biphasic.files import digest, expanded
+from biphasic.pydocs.tasks import BUILTIN_TASKS
 from biphasic.records import PRETRAINING, Convention
 from biphasic.store import STORE
 from biphasic.study.spec.arms import ArmConfig, EvaluationPoints, Name, RecipeConfig, merge_settings
@@ -43,7 +44,6 @@ from biphasic.study.spec.tuned_rates import (
     with_first_peak,
     with_last_schedule,
 )
-from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.published.catalog import PUBLISHED

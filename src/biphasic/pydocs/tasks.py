@@ -17,9 +17,9 @@ from biphasic.data.text.near_duplicates import (
     Shingler,
     comparable_words,
 )
-from biphasic.data.text.pydocs import Document, Split, body_of
 from biphasic.errors import DataError
-from biphasic.tasks.builtin.kinds import (
+from biphasic.pydocs.documents import Document, Split, body_of
+from biphasic.pydocs.examples import (
     TAGS,
     Example,
     ParsedDocument,
@@ -30,7 +30,7 @@ from biphasic.tasks.builtin.kinds import (
     parse_documents,
     summary_examples,
 )
-from biphasic.tasks.builtin.sections import Sections, plain, sentences
+from biphasic.pydocs.sections import Sections, plain, sentences
 from biphasic.tasks.folder import TaskDescription, write_task_folder
 from biphasic.tasks.kinds.classification import Classification
 from biphasic.tasks.kinds.kind import TaskKind

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from biphasic.data.text import pydocs
 from biphasic.data.text.near_duplicates import ShingleIndex, Shingler
-from biphasic.data.text.pydocs import (
+from biphasic.pydocs import documents as pydocs
+from biphasic.pydocs.documents import (
     MAX_SIGNATURE_CHARACTERS,
     Document,
     Split,

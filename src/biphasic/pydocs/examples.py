@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from biphasic.data.text.pydocs import LIBRARIES, STANDARD_LIBRARY, Document, Split, body_of
-from biphasic.tasks.builtin.sections import Parameter, Sections, parse_sections, sentences
+from biphasic.pydocs.documents import LIBRARIES, STANDARD_LIBRARY, Document, Split, body_of
+from biphasic.pydocs.sections import Parameter, Sections, parse_sections, sentences
 
 BLANK = "_"
 

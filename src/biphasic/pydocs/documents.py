@@ -1,4 +1,4 @@
-"""The built-in corpus: English documentation of the installed Python libraries."""
+"""The built-in source of text: English documentation of the installed Python libraries."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from biphasic.data.text.near_duplicates import ShingleIndex, Shingler
+from biphasic.data.text.source import SourceContext, SourceDocument, TextSource
 from biphasic.errors import DataError
 
 # Package folders without documentation of their own: tests, caches, vendored copies.
@@ -225,6 +226,24 @@ class Document:
     module: str  # module of the file, which decides the split
     library: str  # a key of `LIBRARIES`, or `python`
     split: Split
+
+
+class Documentation(TextSource):
+    """The documentation as a source of a corpus."""
+
+    known: ClassVar[frozenset[str]] = frozenset({*LIBRARIES, STANDARD_LIBRARY})
+    """What `libraries` of a corpus may name."""
+
+    def documents(self, context: SourceContext) -> Iterator[SourceDocument]:
+        """Yield the documents outside the test split, which belongs to the tasks."""
+        for document in load_documents(context.libraries):
+            if document.split != "test":
+                split = "train" if document.split == "train" else "heldout"
+                yield SourceDocument(document.id, document.text, split)
+
+    def origin(self, context: SourceContext) -> dict[str, Any]:
+        """Return the versions of the libraries and of the code."""
+        return {"source": self.source, **pydocs_origin(context.libraries)}
 
 
 def load_documents(libraries: Collection[str] | None = None) -> list[Document]:

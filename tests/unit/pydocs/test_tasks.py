@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from biphasic.data.text.near_duplicates import ShingleIndex, Shingler
-from biphasic.data.text.pydocs import Document, Split, body_of
 from biphasic.errors import DataError
-from biphasic.store import TASK
-from biphasic.tasks.builtin import write as builtin
-from biphasic.tasks.builtin.kinds import (
+from biphasic.pydocs import tasks as builtin
+from biphasic.pydocs.documents import Document, Split, body_of
+from biphasic.pydocs.examples import (
     MAX_CONTEXT_CHARACTERS,
     MAX_TOKENS,
     MIN_TOKENS,
@@ -26,8 +25,9 @@ from biphasic.tasks.builtin.kinds import (
     summary_examples,
     tag_parameter,
 )
-from biphasic.tasks.builtin.sections import Parameter, parse_sections, plain, sentences
-from biphasic.tasks.builtin.write import LeakFilter
+from biphasic.pydocs.sections import Parameter, parse_sections, plain, sentences
+from biphasic.pydocs.tasks import LeakFilter
+from biphasic.store import TASK
 from tiny_use import read_jsonl
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")

@@ -1,0 +1,1 @@
+"""The built-in source of text, documentation of installed libraries, and tasks made from it."""

@@ -1,1 +1,0 @@
-"""The built-in tasks, made from the documentation of the built-in corpus."""
