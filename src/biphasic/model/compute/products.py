@@ -6,7 +6,6 @@ run continues to the same bits, and results record it (`training/records/environ
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import platform
@@ -14,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from filelock import FileLock
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 from biphasic.files import digest, write_text
 
 Library = Literal["mkl", "onednn"]
+T = TypeVar("T")
 
 _LIMITS = (
     "ATEN_CPU_CAPABILITY",
@@ -57,24 +57,29 @@ class Products(NamedTuple):
 def products() -> Products:
     """Return this machine's choice; the first process that asks measures it."""
     # Where no file can be written, nothing is measured: each process would choose for itself.
+    return measured_once("products", Products, _measured) or _first_choice()
+
+
+def measured_once(name: str, kind: type[T], measure: Callable[[], T]) -> T | None:
+    """Return what was measured on this machine, now or before; None if no file can be written."""
     try:
         cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        file = cached / "biphasic" / f"products-{_machine()}.json"
+        file = cached / "biphasic" / f"{name}-{_machine()}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(file.with_suffix(".lock")):
-            known = _remembered(file)
+            known = _remembered(file, kind)
             if known is None:
-                known = _measured()
-                write_text(file, json.dumps(known._asdict()))
+                known = measure()
+                write_text(file, TypeAdapter(kind).dump_json(known).decode())
             return known
     except (OSError, RuntimeError):  # the latter of Path.home(), for a user without one
-        return _first_choice()
+        return None
 
 
-def _remembered(file: Path) -> Products | None:
-    """Return the choice in a file; None if there is none, or another version's or half of one."""
+def _remembered(file: Path, kind: type[T]) -> T | None:
+    """Return what a file holds; None if there is none, or another version's or half of one."""
     try:
-        return TypeAdapter(Products).validate_json(file.read_bytes(), strict=True)
+        return TypeAdapter(kind).validate_json(file.read_bytes(), strict=True)
     except (FileNotFoundError, ValidationError):
         return None
 

@@ -10,6 +10,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from biphasic.data.rows import Piece, RowBatch
 from biphasic.execution.slots import local_slots
 from biphasic.model.compute.device import compute_device
 from biphasic.model.compute.forward import first_position
+from biphasic.model.compute.products import measured_once
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.matrices import model_shape
 from biphasic.model.shape import PRESETS
@@ -51,7 +53,12 @@ class Measured(NamedTuple):
 
 
 def measure_speed(precision: str) -> Measured:
-    """Measure passes of `nano` in this process for a second in each precision."""
+    """Return the speed of passes of `nano` on this machine, measured once for a second each."""
+    measure = partial(_measured, precision)
+    return measured_once(f"speed-{precision}", Measured, measure) or measure()
+
+
+def _measured(precision: str) -> Measured:
     # Other models, reading and updates make training half to twice as fast. These passes compute
     # all that FLOPs count, as fine-tunings do: MLM is up to 5 % faster, and CLM by 6 % in fp32.
     flops, passes = 0, {}
