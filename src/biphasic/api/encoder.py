@@ -113,9 +113,9 @@ class TextEncoder:
         Returns:
             float32 [num_texts, width], in order.
         """
+        from biphasic.rows import text_fault
         from biphasic.tasks.embedding import Choices, embedding_settings
         from biphasic.tasks.inputs import refuse_table
-        from biphasic.tasks.rows.row import text_fault
 
         if isinstance(texts, str):
             raise ConfigError("texts: one text; give a list, such as [text]")

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from biphasic.data.tokens.shards import text_batches
 from biphasic.model.compute.device import computing_on, parse_device
+from biphasic.rows import Row
 from biphasic.tasks.embedding import EmbeddingSettings, Precision, load_embedder
 from biphasic.tasks.inputs import AnyInput, check_rows, require_columns
 from biphasic.tasks.outputs import new_file
-from biphasic.tasks.rows.row import Row
 from biphasic.tasks.stream import Report, Summary, Windows
 from biphasic.training.memory import tune_allocator
 

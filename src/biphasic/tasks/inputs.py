@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from biphasic.config import closest, nearest
-from biphasic.errors import DataError, is_system_fault, one_line, reading
+from biphasic.errors import DataError
 from biphasic.files import expanded
-from biphasic.tasks.rows.row import Row, check_header, read_csv, read_jsonl, read_lines, read_tsv
-from biphasic.tasks.rows.splits import plain_suffix
+from biphasic.rows import Row, plain_suffix, rows
 
 InputFormat = Literal["jsonl", "csv", "tsv", "parquet", "txt"]
 STANDARD_INPUT = "-"
 TEXT_FIELD = "text"
 _STANDARD_INPUT_FILE = Path("/dev/stdin")
-_PARQUET_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +28,7 @@ class Input:
 
     def rows(self) -> Iterator[Row]:
         """Read the examples from the beginning, one at a time."""
-        with reading(self.path, DataError):
-            yield from _READERS[self.format](self.path)
+        yield from rows(self.path, self.format)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +97,10 @@ def open_input(source: str, *, format: str | None = None) -> Input:
     if stated not in known:
         suffixes = ", ".join(f".{name}" for name in known)
         raise DataError(
-            f"{path}: unknown suffix; a file of texts ends in {suffixes} (.gz may follow all "
-            "except .parquet), or set --format"
+            f"{path}: unknown suffix; a file of texts ends in {suffixes} (.gz or .zst may follow "
+            "all except .parquet), or set --format"
         )
-    if stated == "parquet" and path.suffix == ".gz":
+    if stated == "parquet" and path.suffix != ".parquet":
         raise DataError(f"{path}: a compressed Parquet file cannot be read; unpack it")
     return Input(path, cast(InputFormat, stated), is_stream=is_stream)
 
@@ -133,32 +126,3 @@ def require_columns(row: Row, columns: Iterable[str]) -> None:
             listed = ", ".join(map(repr, there)) or "none"
             hint = closest(column, there)
             raise row.error(f"no column '{column}'{hint}; there are {listed}")
-
-
-def _text_rows(path: Path) -> Iterator[Row]:
-    for number, line in read_lines(path):
-        yield Row(path, number, {TEXT_FIELD: line.rstrip("\r\n")})
-
-
-def _parquet_rows(path: Path) -> Iterator[Row]:
-    if path.is_fifo():  # its end would be read first
-        raise DataError(f"{path}: Parquet cannot be read from a pipe; write it to a file")
-    try:
-        with pq.ParquetFile(path, pre_buffer=False) as parquet:
-            check_header(parquet.schema_arrow.names, where=path)
-            batches = (batch.to_pylist() for batch in parquet.iter_batches(_PARQUET_ROWS))
-            for number, value in enumerate(chain.from_iterable(batches), start=1):
-                yield Row(path, number, value)
-    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-        if is_system_fault(error):
-            raise
-        raise DataError(f"{path}: damaged, or not a Parquet file ({one_line(error)})") from None
-
-
-_READERS: Mapping[str, Callable[[Path], Iterator[Row]]] = {
-    "jsonl": read_jsonl,
-    "csv": read_csv,
-    "tsv": read_tsv,
-    "parquet": _parquet_rows,
-    "txt": _text_rows,
-}

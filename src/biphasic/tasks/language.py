@@ -19,13 +19,13 @@ from biphasic.model.compute.device import on_compute_device
 from biphasic.model.head import language_model_head
 from biphasic.model.loading.build import load_pretrained
 from biphasic.records import LedgerEntry
+from biphasic.rows import text_fault
 from biphasic.tasks.encoding import Encoder
 from biphasic.tasks.inputs import AnyInput
 from biphasic.tasks.kinds.kind import SplitScores
 from biphasic.tasks.kinds.minimal_pairs import EncodedPairs, MinimalPairs, reading_of
 from biphasic.tasks.protocol import FinetuneProtocol, Reading
 from biphasic.tasks.records import ExampleTask, MinimalPair, TaskInfo
-from biphasic.tasks.rows.row import text_fault
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.optimizer import set_precision
 

@@ -12,12 +12,12 @@ import torch
 
 from biphasic.errors import DataError
 from biphasic.model.compute.device import computing_on, parse_device
+from biphasic.rows import Row
 from biphasic.tasks.finetuned import FinetunedModel, HeadRecord, load_finetuned, read_head
 from biphasic.tasks.inputs import AnyInput, check_rows, require_columns
 from biphasic.tasks.kinds.kind import BY_LABEL
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.outputs import row_writer
-from biphasic.tasks.rows.row import Row
 from biphasic.tasks.rows.splits import USUAL_TEXTS
 from biphasic.tasks.stream import Report, Summary, Windows
 from biphasic.training.memory import tune_allocator

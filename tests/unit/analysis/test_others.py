@@ -304,6 +304,12 @@ def test_the_command_says_what_is_over_examples(tmp_path, draws):
     assert "seed" not in result.stdout
 
 
+def test_a_column_that_is_named_twice_is_a_problem(tmp_path):
+    table(tmp_path / "m/d.csv", "id,score,score\n1,0.5,0.9\n")
+    with pytest.raises(DataError, match=r": m/d\.csv:1: the column 'score' is named twice"):
+        analyze(tmp_path)
+
+
 ROW = '{"doc_id": %d, "filter": "none", "metrics": ["acc"], "acc": %.1f}\n'
 MTEB = '{"task_name": "A", "scores": {"test": [{"main_score": %.1f, "hf_subset": "default"}]}}'
 SAMPLES = f"samples_t_{EARLIER}.jsonl"
@@ -315,7 +321,6 @@ SAMPLES = f"samples_t_{EARLIER}.jsonl"
         {f"m/{SAMPLES}": ROW % (0, 1) + ROW % (1, 1) + ROW % (0, 0)},
         {f"a__b/{SAMPLES}": ROW % (0, 1), f"a/b/{SAMPLES}": ROW % (0, 0)},
         {"m/r/A.json": MTEB % 0.9, "m/r/A_copy.json": MTEB % 0.1},
-        {"m/d.csv": "id,score,score\n1,0.5,0.9\n"},
         {"m/d.csv": "id,correct,score\n1,1,0.1\n2,0,0.9\n"},
         {"m/d.csv": "id,score\n1,0.5\n", "m/d.jsonl": '{"id": 1, "score": 0.9}'},
         {"m/d.jsonl": '{"id": 1, "score": 0.9, "score": 0.1}'},
@@ -325,7 +330,6 @@ SAMPLES = f"samples_t_{EARLIER}.jsonl"
         "doc_id twice",
         "a__b and a/b",
         "two files of a task",
-        "column twice",
         "score and correct",
         "two tables of a dataset",
         "key twice",

@@ -221,5 +221,5 @@ def test_reading_is_lazy(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\nnot JSON\n')
     documents = read_documents(source(str(tmp_path)))
     assert next(documents).text == "a"
-    with pytest.raises(DataError, match=r"a\.jsonl:2: not JSON"):
+    with pytest.raises(DataError, match=r"a\.jsonl:2: not valid JSON"):
         next(documents)

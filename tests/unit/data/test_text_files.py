@@ -16,8 +16,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from biphasic import rows as reader
 from biphasic.data.text import files as module
-from biphasic.data.text import lines
 from biphasic.data.text.files import (
     SourceDocument,
     files_fingerprint,
@@ -201,7 +201,7 @@ def test_the_last_line_needs_no_end(tmp_path, suffix):
 def test_a_byte_order_mark_is_no_text(tmp_path):
     assert read(write(tmp_path / "a.txt", "\ufeffa"))[0].text == "a"
     assert read(write(tmp_path / "a.jsonl", '\ufeff{"text": "a"}'))[0].text == "a"
-    assert "a.jsonl:2: not JSON" in refusal(
+    assert "a.jsonl:2: not valid JSON" in refusal(
         write(tmp_path / "b/a.jsonl", '{"text": "a"}\n\ufeff{"text": "b"}')
     )
 
@@ -217,7 +217,7 @@ def test_lines_do_not_depend_on_how_bytes_arrive(tmp_path_factory, compress, rea
     rows = [json_lines([{"text": text}]) for text in texts]
     path.write_bytes(b"".join(map(compress, rows)) or compress(b""))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "_READ_BYTES", read_bytes)
+        patch.setattr(reader, "_READ_BYTES", read_bytes)
         assert [record.text for record in read(path)] == texts
 
 
@@ -228,15 +228,15 @@ def test_lines_do_not_depend_on_how_bytes_arrive(tmp_path_factory, compress, rea
         ("{}", "no column 'text'; there are none"),
         ('{"text": 3}', "'text' is not text but a value of type int"),
         ('{"text": ["a"]}', "'text' is not text but a value of type list"),
-        ('{"text": "a"', "not JSON"),
-        ('{"text": "a"} {"text": "b"}', "not JSON (Extra data"),
+        ('{"text": "a"', "not valid JSON"),
+        ('{"text": "a"} {"text": "b"}', "not valid JSON (Extra data"),
         ('["a"]', "expected one JSON object per line"),
         ('"a"', "expected one JSON object per line"),
-        (b'{"text": "\xff"}', "not UTF-8 (byte 10)"),
-        (r'{"text": "a\ud800"}', "not JSON (an unpaired surrogate in 'text'"),
-        (r'{"text": "a", "id": "\uDC00"}', "not JSON (an unpaired surrogate in 'id'"),
-        ("[" * 100_000, "not JSON"),
-        ('{"text": "a", "n": ' + "1" * 5000 + "}", "not JSON (Exceeds the limit"),
+        (b'{"text": "\xff"}', "not UTF-8 (byte 0xff after 10 others)"),
+        (r'{"text": "a\ud800"}', "not valid JSON (an unpaired surrogate in 'text'"),
+        (r'{"text": "a", "id": "\uDC00"}', "not valid JSON (an unpaired surrogate in 'id'"),
+        ("[" * 100_000, "not valid JSON"),
+        ('{"text": "a", "n": ' + "1" * 5000 + "}", "not valid JSON (Exceeds the limit"),
     ],
     ids=lambda value: str(value)[:20],
 )
@@ -272,7 +272,7 @@ def test_parquet_with_two_columns_of_a_name_is_refused(tmp_path, name):
     names = [name if column == "other" else column for column in columns]
     table = pa.table(columns).rename_columns(names)
     pq.write_table(table, tmp_path / "a.parquet")
-    assert refusal(tmp_path).endswith(f"several columns '{name}'; rename all but one")
+    assert refusal(tmp_path).endswith(f"the column '{name}' is named twice")
 
 
 def test_bytes_that_are_no_utf8_are_named(tmp_path):
@@ -403,7 +403,7 @@ def test_memory_stays_flat(tmp_path, suffix):
 
 @PACKED
 def test_a_packed_line_without_end_is_refused_in_little_memory(tmp_path, monkeypatch, suffix):
-    monkeypatch.setattr(lines, "LONGEST_LINE", 1 << 22)
+    monkeypatch.setattr(reader, "_LONGEST_LINE", 1 << 22)
     path = write(tmp_path / f"a.{suffix}", b"x" * (1 << 26))
     tracemalloc.start()
     assert refusal(path).startswith(f"{path}: a line of more than 4 MiB")
@@ -414,8 +414,8 @@ def test_a_packed_line_without_end_is_refused_in_little_memory(tmp_path, monkeyp
 
 @PACKED
 def test_what_unpacks_to_far_more_than_text_does_is_refused(tmp_path, monkeypatch, suffix):
-    monkeypatch.setattr(lines, "_LARGE", 1 << 16)
-    monkeypatch.setattr(lines, "_MOST_RATIO", 500)
+    monkeypatch.setattr(reader, "_LARGE", 1 << 16)
+    monkeypatch.setattr(reader, "_MOST_RATIO", 500)
     path = write(tmp_path / f"a.{suffix}", b"\n" * (1 << 22))
     assert refusal(path).startswith(f"{path}: decompresses to more than 500 times its size")
 
@@ -424,7 +424,7 @@ def test_what_unpacks_to_far_more_than_text_does_is_refused(tmp_path, monkeypatc
 def test_lines_are_bounded(tmp_path, monkeypatch, suffix):
     path = write(tmp_path / f"a.{suffix}", b'{"text": "' + b"x" * 100 + b'"}\n')
     assert len(read(path)[0].text) == 100
-    monkeypatch.setattr(lines, "LONGEST_LINE", 100)
+    monkeypatch.setattr(reader, "_LONGEST_LINE", 100)
     assert "a line of more than" in refusal(path)
 
 
@@ -436,7 +436,7 @@ def test_a_plain_file_is_bounded(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("rows_per_group", [10, 1000])
 def test_memory_stays_flat_for_parquet(tmp_path, monkeypatch, rows_per_group):
-    monkeypatch.setattr(module, "_PARQUET_ROWS", 8)
+    monkeypatch.setattr(reader, "_PARQUET_ROWS", 8)
     texts = [random.Random(number).randbytes(8000).hex() for number in range(400)]  # noqa: S311
     path = tmp_path / "a.parquet"
     options = {"row_group_size": rows_per_group, "write_batch_size": 8, "use_dictionary": False}

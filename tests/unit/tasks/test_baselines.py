@@ -150,7 +150,7 @@ def _real(kind: str, name: str) -> ExampleTask | RetrievalTask:
     if kind != "sts":
         labels = json.loads((DATA / f"{kind}/{name}/labels.json").read_text())
         labels = tuple(labels.values() if isinstance(labels, dict) else labels)
-    from biphasic.tasks.rows.row import Row
+    from biphasic.rows import Row
 
     splits = {
         split: tuple(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from biphasic.errors import DataError
+from biphasic.rows import Row
 from biphasic.tasks.rows.labels import Labels, found_labels, found_tags
-from biphasic.tasks.rows.row import Row
 
 PATH = Path("train.csv")
 

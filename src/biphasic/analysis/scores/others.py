@@ -13,8 +13,6 @@ Models are compared on the examples that all of them have. What cannot be used i
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 import os
 import re
@@ -34,7 +32,9 @@ from biphasic.analysis.scores.reference import DatasetChoice
 from biphasic.analysis.scores.table import PERCENT, DatasetInfo, Score, Scores, with_averages
 from biphasic.errors import DataError, reading, repeated
 from biphasic.facts import KindFacts, metric_facts
+from biphasic.files import json_value
 from biphasic.records import Convention
+from biphasic.rows import rows
 
 _SAMPLES = re.compile(r"samples_(?P<task>.+)_(?P<time>\d{4}-\d\d-\d\dT[\d.:-]+)\.jsonl")
 _META, _SUMMARY = "model_meta.json", "results_"
@@ -169,7 +169,7 @@ def _read_all(folder: Path, notes: _Notes) -> Cells:
             with reading(where, DataError, remedy="skipped"):
                 found = [*_read(path, notes)]
         except DataError as error:
-            notes.problems.append(Problem("damaged", str(error)))
+            notes.problems.append(Problem("damaged", str(error).replace(str(path), where)))
             continue
         parent = path.parent.relative_to(folder).as_posix()
         model = names.get(path.parent) or (folder.name if parent == "." else parent)
@@ -254,7 +254,7 @@ def _read(path: Path, notes: _Notes) -> Iterable[Values]:
     if match := _SAMPLES.fullmatch(path.name):
         return _harness(path, match["task"], notes)
     if path.suffix == ".json" and path.name.startswith(_SUMMARY):
-        raw = _json(path.read_text("utf-8"), path.name)
+        raw = json_value(path.read_text("utf-8"))
         found = (raw.get("higher_is_better") or {}) if isinstance(raw, dict) else {}
         notes.lower.update(  # a summary's name sorts before those of samples
             (path.parent, task, name)
@@ -267,11 +267,15 @@ def _read(path: Path, notes: _Notes) -> Iterable[Values]:
     return _table(path, notes) if path.suffix in _TABLES else ()
 
 
+def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    return ((row.number, row.value) for row in rows(path, skips_blank=True))
+
+
 def _harness(path: Path, task: str, notes: _Notes) -> Iterable[Values]:
     """Read the samples of a task of lm-evaluation-harness: a dataset for each metric and filter."""
     found: dict[tuple[str, str], Values] = {}
     unusable: dict[str, str] = {}
-    for number, row in _lines(path):
+    for number, row in _rows(path):
         dataset = task if row["filter"] == "none" else f"{task} {row['filter']}"
         name = str(row["doc_id"])
         for metric in row["metrics"]:
@@ -297,7 +301,7 @@ def _harness(path: Path, task: str, notes: _Notes) -> Iterable[Values]:
 
 def _mteb(path: Path) -> Iterable[Values]:
     """Read a task of mteb: the mean over its splits and languages, as mteb computes it."""
-    raw = _json(path.read_text("utf-8"), path.name)
+    raw = json_value(path.read_text("utf-8"))
     if not (isinstance(raw, dict) and "task_name" in raw and isinstance(raw.get("scores"), dict)):
         return []  # another file
     parts = [(split, part) for split, of_split in raw["scores"].items() for part in of_split]
@@ -317,7 +321,7 @@ def _table(path: Path, notes: _Notes) -> Iterable[Values]:
     scores: dict[str, float] = {}
     clusters: Names = {}
     metric = ""
-    for number, row in enumerate(_rows(path), start=1):
+    for number, (_, row) in enumerate(_rows(path), start=1):
         where = f"{path.name}, row {number}"
         if len(named := [name for name in _SCORES if name in row]) > 1:
             raise DataError(f"{where}: both '{named[0]}' and '{named[1]}'; keep one; skipped")
@@ -351,36 +355,6 @@ def _only_number(row: Mapping[str, Any]) -> str:
     """Return the name of the only number besides the id, such as `ndcg_at_10`; empty if none."""
     [name, *more] = [key for key in row if key not in {"id", CLUSTER}] or [""]
     return "" if more or _number(row.get(name)) is None else name
-
-
-def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    if path.suffix == ".jsonl":
-        yield from (row for _, row in _lines(path))
-        return
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.DictReader(file, strict=True)
-        if twice := repeated([name for name in rows.fieldnames or () if name]):
-            raise DataError(f"{path.name}: column '{twice[0]}' occurs twice; skipped")
-        yield from rows
-
-
-def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                row = _json(line, where := f"{path.name}, line {number}")
-                if not isinstance(row, dict):
-                    raise DataError(f"{where}: not a JSON object; skipped")
-                yield number, row
-
-
-def _json(text: str, where: str) -> Any:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if twice := repeated([key for key, _ in pairs]):
-            raise DataError(f"{where}: key '{twice[0]}' occurs twice; skipped")
-        return dict(pairs)
-
-    return json.loads(text, object_pairs_hook=unique)
 
 
 def _share(value: Any) -> float | None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from biphasic.config import Config, closest
-from biphasic.data.text.lines import PACKING_ERRORS, read_lines
-from biphasic.errors import DataError, is_system_fault, one_line, reading
-from biphasic.files import digest, file_sha256, json_value
+from biphasic.errors import DataError, reading
+from biphasic.files import digest, file_sha256
+from biphasic.rows import refuse_wide, rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,9 +23,6 @@ _WHOLE_BYTES = 64 << 20  # maximum size of a source that is hashed whole; takes 
 _BLOCK_BYTES = 4096
 # Blocks of larger sources that are hashed, beside the first and the last of each file.
 _NUM_BLOCKS = 4096
-_WIDE_BYTES = 1 << 10  # at the beginning of a file, in which NUL bytes show UTF-16
-_PARQUET_ROWS = 256
-_PARQUET_BUFFER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +198,7 @@ def _read_whole(file: Path, name: str, column: str) -> Iterator[SourceDocument]:
     if file.stat().st_size > _MOST_WHOLE_BYTES:
         raise DataError(f"{file}: a document of more than 1 GiB; split it, or use JSON lines")
     content = file.read_bytes()
-    _refuse_wide(content, where=file)
+    refuse_wide(content, where=file)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -210,78 +206,17 @@ def _read_whole(file: Path, name: str, column: str) -> Iterator[SourceDocument]:
     yield SourceDocument(id=name, text=text)
 
 
-def _refuse_wide(content: bytes, *, where: Path | str) -> None:
-    """Refuse UTF-16 and UTF-32, which UTF-8 may decode as text with NUL between its characters."""
-    start = content[:_WIDE_BYTES]
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
-        found = "begins with a byte order mark of UTF-16 or UTF-32"
-    elif 4 * start.count(0) >= len(start) > 1:  # half of all bytes in English as UTF-16
-        found = f"{start.count(0)} of the first {len(start)} bytes are NUL, as in UTF-16"
-    else:
-        return
-    raise DataError(f"{where}: not UTF-8: {found}; convert the file to UTF-8")
+def _read_rows(file: Path, name: str, column: str) -> Iterator[SourceDocument]:
+    choose = partial(_text_columns, column, file)
+    for row in rows(file, skips_blank=True, choose=choose):
+        place = f"{name}:{row.number}"
+        yield document_of(row.value, column=column, place=place, where=row.where)
 
 
-def _read_json_lines(file: Path, name: str, column: str) -> Iterator[SourceDocument]:
-    number = 0
-    try:
-        for number, line in enumerate(read_lines(file), start=1):
-            where = f"{file}:{number}"
-            row = _parse_object(line, where=where, is_first=number == 1)
-            if row is not None:
-                yield document_of(row, column=column, place=f"{name}:{number}", where=where)
-    except PACKING_ERRORS as error:
-        raise DataError(
-            f"{file}: damaged {file.suffix} data after line {number} ({error}); copy it again"
-        ) from None
-
-
-def _parse_object(line: bytes, *, where: str, is_first: bool) -> Mapping[str, Any] | None:
-    """Parse one line; a blank line gives None."""
-    if not line.strip():
-        return None
-    if is_first:
-        _refuse_wide(line, where=where)
-    try:
-        # Only a file's first line may start with a byte order mark.
-        row = json_value(line.decode("utf-8-sig" if is_first else "utf-8"))
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: not UTF-8 (byte {error.start}); convert it first") from None
-    except (ValueError, RecursionError) as error:  # some numbers raise no JSON error
-        raise DataError(f"{where}: not JSON ({error})") from None
-    if not isinstance(row, dict):
-        raise DataError(f'{where}: expected one JSON object per line, such as {{"text": "..."}}')
-    return row
-
-
-def _read_parquet(file: Path, name: str, column: str) -> Iterator[SourceDocument]:
-    import pyarrow as pa  # noqa: PLC0415 - keeps other commands fast to start
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    try:
-        # Both keep memory flat: by default the whole file is read and kept.
-        buffering = {"pre_buffer": False, "buffer_size": _PARQUET_BUFFER_BYTES}
-        with pq.ParquetFile(file, **buffering) as parquet:
-            columns = _text_columns(parquet.schema_arrow, column, file)
-            row = 0
-            for batch in parquet.iter_batches(_PARQUET_ROWS, columns=columns):
-                for values in batch.to_pylist():
-                    row += 1
-                    place, where = f"{name}:{row}", f"{file}:row {row}"
-                    yield document_of(values, column=column, place=place, where=where)
-    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-        if is_system_fault(error):
-            raise
-        raise DataError(f"{file}: damaged, or not a Parquet file ({one_line(error)})") from None
-
-
-def _text_columns(schema: pa.Schema, column: str, file: Path) -> list[str]:
+def _text_columns(column: str, file: Path, schema: pa.Schema) -> list[str]:
     if column not in schema.names:
         raise DataError(missing_column(column, schema.names, where=str(file)))
     extra = [name for name in ("id", "license") if name in schema.names and name != column]
-    for name in (column, *extra):
-        if schema.names.count(name) > 1:
-            raise DataError(f"{file}: several columns '{name}'; rename all but one")
     import pyarrow.types as kinds  # noqa: PLC0415
 
     kind = schema.field(column).type
@@ -296,10 +231,10 @@ _Reader = Callable[[Path, str, str], Iterator[SourceDocument]]
 _READERS: Mapping[str, _Reader] = {
     ".txt": _read_whole,
     ".md": _read_whole,
-    ".jsonl": _read_json_lines,
-    ".jsonl.gz": _read_json_lines,
-    ".jsonl.zst": _read_json_lines,
-    ".parquet": _read_parquet,
+    ".jsonl": _read_rows,
+    ".jsonl.gz": _read_rows,
+    ".jsonl.zst": _read_rows,
+    ".parquet": _read_rows,
 }
 
 

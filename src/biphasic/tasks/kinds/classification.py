@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.facts import FIRST_KINDS
+from biphasic.rows import Row
 from biphasic.tasks.baselines import Baseline, bag_of_words, majority
 from biphasic.tasks.kinds.examples import LABELS
 from biphasic.tasks.kinds.kind import BY_LABEL, Predictions, SplitScores
 from biphasic.tasks.kinds.text import TEMPLATE, Array, EncodedTexts, TextKind, pooled_outputs
 from biphasic.tasks.records import AnsweredText, ExampleTask
 from biphasic.tasks.rows.labels import Labels, found_labels, single_labels
-from biphasic.tasks.rows.row import Row
 
 if TYPE_CHECKING:
     from torch import Tensor

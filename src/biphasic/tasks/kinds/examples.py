@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from biphasic.errors import DataError, reading
+from biphasic.rows import Row, plain_name, plain_suffix, rows
 from biphasic.tasks.kinds.kind import Sample, TaskKind
 from biphasic.tasks.records import SPLITS, ExampleTask, TaskInfo
 from biphasic.tasks.rows.content import TaskContent
 from biphasic.tasks.rows.labels import Labels, check_labels, read_labels
-from biphasic.tasks.rows.row import Row, plain_name, read_csv, read_jsonl, read_tsv
-from biphasic.tasks.rows.splits import SPLIT_NAMES, cut_splits, find_splits, plain_suffix
+from biphasic.tasks.rows.splits import SPLIT_NAMES, cut_splits, find_splits
 from biphasic.tasks.rows.templates import template_fields
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 LABELS = "labels"  # setting of kinds with named outputs
 CLUSTER = "cluster"  # column of what examples share, such as a document
 _TRAINING = "the training split"
-# Readers of files with named columns.
-_NAMED: tuple[Callable[[Path], Any], ...] = (read_jsonl, read_csv, read_tsv)
 
 
 class ExampleKind(TaskKind):
@@ -69,7 +67,7 @@ class ExampleKind(TaskKind):
 
     def reader(self, path: Path, file: TaskFile) -> Callable[[Path], Any]:
         """Return the reader of a file with one of the suffixes, except `.jsonl`."""
-        return read_csv if plain_suffix(path) == ".csv" else read_tsv
+        return rows
 
     def choose_columns(self, there: Collection[str], path: Path, file: TaskFile) -> dict[str, str]:
         """Return the column of each field; `there` are those of the file."""
@@ -96,7 +94,7 @@ class ExampleKind(TaskKind):
         clusters: dict[str, dict[str, str]] = {}
         splits = {
             split: self._unique(
-                read_jsonl(folder / f"{split}.jsonl"),
+                rows(folder / f"{split}.jsonl"),
                 labels=labels,
                 template=description.template,
                 where=str(folder / f"{split}.jsonl"),
@@ -156,7 +154,9 @@ class ExampleKind(TaskKind):
         """Check the suffix of a split."""
         if content in SPLITS and plain_suffix(path) not in self.suffixes:
             known = ", ".join(self.suffixes)
-            raise DataError(f"{path}: a file of kind {self.name} ends in {known} (.gz may follow)")
+            raise DataError(
+                f"{path}: a file of kind {self.name} ends in {known} (.gz or .zst may follow)"
+            )
 
     def read_files(
         self, file: TaskFile, files: Mapping[str, Path], *, where: str
@@ -196,17 +196,17 @@ class ExampleKind(TaskKind):
 
     def _read_rows(self, path: Path, file: TaskFile) -> list[Row]:
         """Return the rows of one file with canonical field names."""
-        reader = read_jsonl if plain_suffix(path) == ".jsonl" else self.reader(path, file)
+        reader = rows if plain_suffix(path) == ".jsonl" else self.reader(path, file)
         with reading(path, DataError):
-            rows = list(reader(path))
-        if reader in _NAMED:
-            return self._renamed_rows(rows, path, file)
+            examples = list(reader(path))
+        if reader is rows:
+            return self._renamed_rows(examples, path, file)
         for name, column in sorted(file.columns.items()):
             if not isinstance(column, int):
                 raise DataError(
                     f"{path}: its columns have no names, so 'columns.{name}' matches none"
                 )
-        return rows
+        return examples
 
     def _renamed_rows(self, rows: Sequence[Row], path: Path, file: TaskFile) -> list[Row]:
         """Return rows with fields named as in docs/formats.md; the first row decides."""

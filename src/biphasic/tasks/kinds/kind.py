@@ -23,12 +23,12 @@ if TYPE_CHECKING:  # plans read kinds without torch
 
     from biphasic.data.packing import TokenIds
     from biphasic.data.tokens.tokenizer import TextTokenizer
+    from biphasic.rows import Row
     from biphasic.tasks.baselines import Baseline
     from biphasic.tasks.encoding import Encoder
     from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
     from biphasic.tasks.folder import TaskDescription
     from biphasic.tasks.rows.content import TaskContent
-    from biphasic.tasks.rows.row import Row
     from biphasic.tasks.task_file import TaskFile
 
 # Setting of kinds that can be scored after fine-tuning on another task of the kind.

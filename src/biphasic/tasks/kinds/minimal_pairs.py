@@ -23,6 +23,7 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.facts import KindFacts, metric_facts
 from biphasic.files import read_json
 from biphasic.records import LedgerEntry, StateRecord, objectives_of, parse_record
+from biphasic.rows import Row
 from biphasic.seeds import permutation, stream
 from biphasic.tasks.baselines import Baseline, chance
 from biphasic.tasks.kinds.examples import ExampleKind
@@ -30,7 +31,6 @@ from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol, Reading
 from biphasic.tasks.records import SPLITS, ExampleTask, MinimalPair
 from biphasic.tasks.rows.content import TaskContent
-from biphasic.tasks.rows.row import Row
 
 if TYPE_CHECKING:
     from torch import nn

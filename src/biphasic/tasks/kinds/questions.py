@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from biphasic.errors import DataError
 from biphasic.facts import FIRST_KINDS
+from biphasic.rows import Row, parse_json, read_lines
 from biphasic.tasks.baselines import Baseline, no_answer, shared_words
 from biphasic.tasks.kinds.examples import ExampleKind
 from biphasic.tasks.kinds.kind import EncodedTask, Predictions, SplitScores
@@ -24,7 +25,6 @@ from biphasic.tasks.kinds.question_windows import (
 )
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, Answer, ExampleTask, Question, TaskInfo
-from biphasic.tasks.rows.row import Row, parse_json, read_lines
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -14,13 +14,13 @@ import numpy as np
 
 from biphasic.errors import DataError, TrainingError
 from biphasic.facts import FIRST_KINDS
+from biphasic.rows import Row
 from biphasic.tasks.baselines import Baseline, bag_of_words, mean_value
 from biphasic.tasks.kinds.kind import Predictions, SplitScores
 from biphasic.tasks.kinds.text import Array, EncodedTexts, TextKind, pooled_outputs
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import AnsweredText, ExampleTask
 from biphasic.tasks.rows.labels import Labels
-from biphasic.tasks.rows.row import Row
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.facts import RANDOM_VECTORS, KindFacts, metric_facts
+from biphasic.rows import Row
 from biphasic.tasks.baselines import (
     Baseline,
     random_similarity,
@@ -24,7 +25,6 @@ from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, ExampleTask, SentencePair
 from biphasic.tasks.rows.labels import Labels
-from biphasic.tasks.rows.row import Row
 
 if TYPE_CHECKING:
     from torch import nn

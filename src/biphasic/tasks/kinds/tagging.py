@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.facts import FIRST_KINDS
+from biphasic.rows import Row, plain_name
 from biphasic.tasks.baselines import Baseline, dictionary
 from biphasic.tasks.kinds.examples import LABELS, ExampleKind
 from biphasic.tasks.kinds.kind import EncodedTask, Predictions, SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import NO_PREDICTION, SPLITS, ExampleTask, TaggedSentence
 from biphasic.tasks.rows.labels import Labels, check_labels, found_tags
-from biphasic.tasks.rows.row import Row, plain_name
 from biphasic.tasks.rows.tagged import Words, check_bio, check_tag_set, read_conll, words_of
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from biphasic.rows import Row, rows
 from biphasic.tasks.kinds.examples import ExampleKind, usual_columns
 from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, AnsweredText, ExampleTask, TaskInfo
-from biphasic.tasks.rows.row import Row, read_jsonl
 from biphasic.tasks.rows.splits import USUAL_TEXTS
 from biphasic.tasks.rows.templates import PAIR_TEMPLATE, fill, template_fields
 
@@ -81,7 +81,7 @@ class TextKind(ExampleKind):
         if description.template is not None:
             fields = template_fields(description.template)
         else:
-            first = next(read_jsonl(folder / f"{next(iter(task.splits))}.jsonl"))
+            first = next(rows(folder / f"{next(iter(task.splits))}.jsonl"))
             fields = _PAIR if "text_a" in first.value else ("text",)
         columns = description.origin.get("settings", {}).get("columns", {})
         named = _named(columns["text"]) if "text" in columns else {}

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from biphasic.data.building.selection import NO_TASKS, TaskTexts
 from biphasic.data.text.near_duplicates import NEAR_DUPLICATE_SHARE, ShingleIndex, Shingler
 from biphasic.files import file_sha256
+from biphasic.rows import rows
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.records import SPLITS, ExampleTask, RetrievalTask
 from biphasic.tasks.rows.beir import read_texts
-from biphasic.tasks.rows.row import read_jsonl
 from biphasic.tasks.source import prepare_task, task_key
 
 Match = Literal["exact", "near"]
@@ -103,7 +103,7 @@ def _joined_texts(folder: Path, task: ExampleTask) -> Iterator[str]:
     """Yield the texts that the template of a task joins, of validation and test splits."""
     for split in SPLITS[1:]:
         if split in task.splits:
-            for row in read_jsonl(folder / f"{split}.jsonl"):
+            for row in rows(folder / f"{split}.jsonl"):
                 yield from map(row.text, task.fields)
 
 

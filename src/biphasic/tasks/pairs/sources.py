@@ -14,10 +14,10 @@ from biphasic.data.text.files import SourceDocument
 from biphasic.data.text.sources import HubSource, parse_hub
 from biphasic.errors import DataError
 from biphasic.files import expanded
+from biphasic.rows import Row
 from biphasic.seeds import stream, uniforms
 from biphasic.tasks.inputs import Input, open_input
 from biphasic.tasks.rows.beir import read_qrels, read_texts
-from biphasic.tasks.rows.row import Row
 
 _QUERIES = ("query", "anchor")
 _NEGATIVES = ("negatives", "negative")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from biphasic.config import nearest
 from biphasic.data.text.hub import HubTable, find_copy, open_hub
 from biphasic.errors import DataError
+from biphasic.rows import Row as Line
+from biphasic.rows import rows
 from biphasic.tasks.rows.content import TaskContent
-from biphasic.tasks.rows.row import Row as Line
-from biphasic.tasks.rows.row import read_jsonl
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -87,7 +87,7 @@ class Opener:
         names = (f"{table.split}.jsonl", f"{table.split}.jsonl.gz")
         if (file := self.find_file(table, *names)) is None:
             return self.open(table, streaming=True).read(columns)
-        return (_columns_of(line, columns) for line in read_jsonl(file))
+        return (_columns_of(line, columns) for line in rows(file))
 
     def find_file(self, table: DatasetTable, *names: str) -> Path | None:
         """Return the first of several files that a local copy has, and record it as read."""

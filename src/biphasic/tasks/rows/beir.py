@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 from biphasic.errors import DataError
-from biphasic.tasks.rows.row import plain_name, read_jsonl, read_lines
+from biphasic.rows import plain_name, read_lines, rows
 
 _HEADER = "query-id\tcorpus-id\tscore"
 _MOST_DIGITS = 9
@@ -19,7 +19,7 @@ Qrels = dict[str, dict[str, int]]
 def read_texts(path: Path) -> Iterator[tuple[str, str, str]]:
     """Yield id, title and text of each document or query."""
     seen: set[str] = set()
-    for row in read_jsonl(path):
+    for row in rows(path):
         if "_id" not in row.value:
             raise row.lacks("_id")
         key = plain_name(row.id("_id"))

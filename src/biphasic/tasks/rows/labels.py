@@ -12,8 +12,8 @@ from typing import Any
 from biphasic.config import nearest
 from biphasic.errors import DataError
 from biphasic.files import read_json
+from biphasic.rows import Row, plain_name
 from biphasic.tasks.records import AnsweredText, ExampleTask
-from biphasic.tasks.rows.row import Row, plain_name
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 LABEL_SEPARATOR = "|"  # separator of several labels in one field

@@ -28,17 +28,12 @@ USUAL_TEXTS = (
 )  # usual column names of single texts and of pairs
 
 
-def plain_suffix(path: Path) -> str:
-    """Return a file's suffix without that of compression."""
-    return path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
-
-
 def find_splits(folder: Path, suffixes: Sequence[str]) -> dict[str, Path]:
     """Return the files of splits in a folder."""
     files, ends = {}, "|".join(map(re.escape, suffixes))
     for split, names in SPLIT_NAMES.items():
         # SQuAD's file names include the version, those of Universal Dependencies the treebank.
-        pattern = rf"(.+-ud-)?({names})(-v\d+\.\d+)?({ends})(\.gz)?"
+        pattern = rf"(.+-ud-)?({names})(-v\d+\.\d+)?({ends})(\.gz|\.zst)?"
         paths = [path for path in sorted(folder.iterdir()) if re.fullmatch(pattern, path.name)]
         if path := only_path(paths):
             files[split] = path

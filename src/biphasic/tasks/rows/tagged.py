@@ -10,7 +10,7 @@ from pathlib import Path
 from unicodedata import category
 
 from biphasic.errors import DataError
-from biphasic.tasks.rows.row import Row, read_lines
+from biphasic.rows import Row, read_lines
 
 _DOCUMENT = "-DOCSTART-"
 _SENTENCE_ID = re.compile(r"#\s*sent_id\s*=\s*(.+)")

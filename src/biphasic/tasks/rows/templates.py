@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from biphasic.tasks.rows.row import Row
+from biphasic.rows import Row
 
 PAIR_TEMPLATE = "Sentence 1: {text_a}\nSentence 2: {text_b}"  # default template of pairs
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from biphasic.errors import DataError
+from biphasic.rows import Row, rows
 from biphasic.tasks.kinds.questions import QuestionAnswering, read_squad
 from biphasic.tasks.records import Answer, Question
-from biphasic.tasks.rows.row import Row, read_csv, read_tsv
 from biphasic.tasks.rows.tagged import read_conll
 
 NEWS = """\
@@ -57,15 +57,15 @@ def write(tmp_path, name: str, content: str):
     return path
 
 
-def refused(read, path, line, message):
+def refused(path, line, message):
     with pytest.raises(DataError, match=re.escape(f"{path}:{line}: ") + message):
-        list(read(path))
+        list(rows(path))
 
 
 def test_csv_has_quotes_and_rows_of_several_lines(tmp_path):
     content = '\ufefftext,label\r\n"a, ""b""\nc",x\r\n it\'s "so",y\r\n'
-    rows = read_csv(write(tmp_path, "a.csv", content))
-    assert [(row.number, row.value) for row in rows] == [
+    found = rows(write(tmp_path, "a.csv", content))
+    assert [(row.number, row.value) for row in found] == [
         (2, {"text": 'a, "b"\nc', "label": "x"}),
         (4, {"text": ' it\'s "so"', "label": "y"}),
     ]
@@ -73,14 +73,14 @@ def test_csv_has_quotes_and_rows_of_several_lines(tmp_path):
 
 def test_csv_fields_may_be_long(tmp_path):
     limit = csv.field_size_limit()
-    [row] = read_csv(write(tmp_path, "a.csv", f"text,label\n{'x' * 200_000},y\n"))
+    [row] = rows(write(tmp_path, "a.csv", f"text,label\n{'x' * 200_000},y\n"))
     assert len(row.value["text"]) == 200_000
     assert csv.field_size_limit() == limit
 
 
 def test_tsv_has_no_quotes(tmp_path):
-    rows = read_tsv(write(tmp_path, "a.tsv", 'text\tlabel\r\n"a b\tx\r\n\tc\u2028d\n'))
-    assert [row.value for row in rows] == [
+    found = rows(write(tmp_path, "a.tsv", 'text\tlabel\r\n"a b\tx\r\n\tc\u2028d\n'))
+    assert [row.value for row in found] == [
         {"text": '"a b', "label": "x"},
         {"text": "", "label": "c\u2028d"},
     ]
@@ -102,7 +102,7 @@ def test_tsv_has_no_quotes(tmp_path):
     ],
 )
 def test_csv_that_cannot_be_used(tmp_path, content, line, message):
-    refused(read_csv, write(tmp_path, "a.csv", content), line, message)
+    refused(write(tmp_path, "a.csv", content), line, message)
 
 
 @pytest.mark.parametrize(
@@ -114,15 +114,15 @@ def test_csv_that_cannot_be_used(tmp_path, content, line, message):
     ],
 )
 def test_tsv_that_cannot_be_used(tmp_path, content, line, message):
-    refused(read_tsv, write(tmp_path, "a.tsv", content), line, message)
+    refused(write(tmp_path, "a.tsv", content), line, message)
 
 
 def test_a_column_named_twice_is_refused_among_very_many(tmp_path):
     names = [f"c{number}" for number in range(60_000)]
     wide = write(tmp_path, "a.csv", ",".join(names) + "\n" + "," * 59_999 + "\n")
-    assert [len(row.value) for row in read_csv(wide)] == [60_000]
+    assert [len(row.value) for row in rows(wide)] == [60_000]
     repeated = write(tmp_path, "b.csv", ",".join([*names, "c7"]) + "\n")
-    refused(read_csv, repeated, 1, "the column 'c7' is named twice")
+    refused(repeated, 1, "the column 'c7' is named twice")
 
 
 def read_sentences(tmp_path, content: str, **columns: int) -> list[Row]:

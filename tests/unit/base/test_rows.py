@@ -6,35 +6,35 @@ import re
 import pytest
 
 from biphasic.errors import DataError
-from biphasic.tasks.rows.row import read_jsonl, read_lines
+from biphasic.rows import read_lines, rows
 
 
 def refused(path, line, message):
     with pytest.raises(DataError, match=re.escape(f"{path}:{line}: ") + message):
-        list(read_jsonl(path))
+        list(rows(path))
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_no_content(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n{"a": 2}')
-    assert [(row.number, row.value) for row in read_jsonl(path)] == [(1, {"a": 1}), (2, {"a": 2})]
+    assert [(row.number, row.value) for row in rows(path)] == [(1, {"a": 1}), (2, {"a": 2})]
 
 
 def test_only_line_feeds_end_lines(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": "x\u2028y\x85z"}\n{"a": "2"}\n', encoding="utf-8")
-    assert [row.value["a"] for row in read_jsonl(path)] == ["x\u2028y\x85z", "2"]
+    assert [row.value["a"] for row in rows(path)] == ["x\u2028y\x85z", "2"]
 
 
 def test_packed_files_are_unpacked(tmp_path):
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress('{"a": "é"}\n'.encode()))
-    assert [row.value for row in read_jsonl(path)] == [{"a": "é"}]
+    assert [row.value for row in rows(path)] == [{"a": "é"}]
     path.write_bytes(b'{"a": 1}\n')
-    with pytest.raises(DataError, match=r"a\.jsonl\.gz: cannot be read"):
+    with pytest.raises(DataError, match=r"a\.jsonl\.gz: damaged \.gz data"):
         list(read_lines(path))
     path.write_bytes(gzip.compress(b'{"a": 1}\n' * 1000)[:-12])
-    with pytest.raises(DataError, match=r"a\.jsonl\.gz: cannot be read"):
+    with pytest.raises(DataError, match=r"a\.jsonl\.gz: damaged \.gz data"):
         list(read_lines(path))
 
 
@@ -46,7 +46,7 @@ def test_packed_files_are_unpacked(tmp_path):
         (b'{"a": "x\0"}', "a NUL byte"),
         (b"", r"not valid JSON \(empty\)"),
         (b"{'a': 1}", "not valid JSON"),
-        (b"[1]", "expected a JSON object"),
+        (b"[1]", "expected one JSON object per line"),
         (b'{"a": ' + b"1" * 5000 + b"}", "not valid JSON"),
         (rb'{"a": "\ud83d"}', r"not valid JSON \(an unpaired surrogate"),
         (rb'{"a": ["\uDE00"]}', r"not valid JSON \(an unpaired surrogate"),
@@ -61,14 +61,14 @@ def test_lines_that_cannot_be_read(tmp_path, content, message):
 def test_whole_surrogate_pairs_are_one_character(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(rb'{"a": "\ud83d\ude00"}')
-    assert next(read_jsonl(path)).value == {"a": "😀"}
+    assert next(rows(path)).value == {"a": "😀"}
 
 
 @pytest.mark.parametrize("value", ["1" + "0" * 309, "-1e999", "NaN", "true", "null", '"3"', "[3]"])
 def test_numbers_that_are_not_finite_or_none(tmp_path, value):
     path = tmp_path / "a.jsonl"
     path.write_text(f'{{"a": 3}}\n{{"a": {value}}}\n')
-    first, second = read_jsonl(path)
+    first, second = rows(path)
     assert first.real("a") == 3.0
     with pytest.raises(DataError, match=r"a\.jsonl:2: 'a' .*finite") as error:
         second.real("a")
