@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, StrictInt, model_validator
 
-from biphasic.config import parse_config
+from biphasic.config import Config, parse_config
 from biphasic.errors import DataError
 from biphasic.plugins import load_pinned
 from biphasic.tasks.folder import TaskDescription, TaskSettings
@@ -17,13 +17,63 @@ from biphasic.tasks.records import SPLITS
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Column = Annotated[str, Field(min_length=1)]
+HUB_KINDS = ("sc", "tc", "qa", "ir", "zs", "mp")
+_OF_FILES = (
+    "folder", "train", "validation", "test", "corpus", "queries", "validation_fraction",
+    "test_fraction", "limits", "pairs_per_paradigm",
+)  # fmt: skip
+
+
+class DatasetTable(Config):
+    """One split of one configuration of a dataset on the hub."""
+
+    dataset: str = Field(pattern=r"^[\w.-]+/[\w.-]+$")
+    """`owner/name`."""
+    split: str = Field(min_length=1)
+    """Its name on the hub."""
+    config: str | None = None
+    """Configuration; by default the only one."""
+    revision: str | None = None
+    """Commit, tag or branch; by default the newest."""
+
+    def __str__(self) -> str:
+        """Return its name for error messages."""
+        return f"{self.dataset} ({', '.join(filter(None, (self.config, self.split)))})"
+
+
+class HubTables(Config):
+    """The tables of a task on the hub."""
+
+    train: DatasetTable | None = None
+    """The training split. Without `validation`, 5 % of it are the validation split."""
+    pairs: DatasetTable | None = None
+    """ir: training pairs, in the columns `query` and `positive`."""
+    corpus: DatasetTable | None = None
+    """ir, zs: the documents."""
+    queries: DatasetTable | None = None
+    """ir, zs: the queries; by default, the rows of judgements hold them."""
+    validation: DatasetTable | None = None
+    """The validation split, or its judgements. For `ir` and `zs`, half of the test queries by
+    default."""
+    test: DatasetTable
+    """The test split, or its judgements. For `mp`, all configurations of the dataset."""
+    document_id: str = "_id"
+    """ir, zs: column of the documents' ids."""
+
+    @property
+    def tables(self) -> tuple[DatasetTable, ...]:
+        """The tables to read, in a fixed order."""
+        every = (getattr(self, name) for name in type(self).model_fields)
+        return tuple(table for table in every if isinstance(table, DatasetTable))
 
 
 class TaskFile(TaskSettings):
-    """A task made from the user's files."""
+    """A task made from the user's files, or from tables of the hub."""
 
     name: str = ""
     """Name in reports; by default that of the task file or the folder."""
+    hub: HubTables | None = None
+    """Tables of the hub that hold the task, in place of files; for sc, tc, qa, ir, zs and mp."""
     folder: Path | None = None
     """Folder searched for files with the usual names."""
     train: Path | None = None
@@ -69,6 +119,23 @@ class TaskFile(TaskSettings):
                 raise ValueError(f"columns.{name}: expected one column, not two")
             if isinstance(column, tuple) and column[0] == column[1]:
                 raise ValueError(f"columns.{name}: a pair needs two different columns")
+        return self
+
+    @model_validator(mode="after")
+    def _check_hub(self) -> Self:
+        if self.hub is None:
+            return self
+        if self.kind not in HUB_KINDS:
+            known = ", ".join(HUB_KINDS)
+            raise ValueError(f"'hub' is for tasks of kind {known}, not {self.kind}")
+        needed = {"sc": ("train",), "tc": ("train", "validation"), "qa": ("train",)}
+        needed |= dict.fromkeys(("ir", "zs"), ("corpus",))
+        for table in needed.get(self.kind, ()):
+            if getattr(self.hub, table) is None:
+                raise ValueError(f"hub.{table}: a task of kind {self.kind} needs it")
+        for name in _OF_FILES:
+            if getattr(self, name):
+                raise ValueError(f"'{name}' is for tasks of files, not of the hub")
         return self
 
     @model_validator(mode="after")

@@ -29,7 +29,7 @@ from biphasic.tasks.folder import DESCRIPTION, count_overlaps, load_task, read_d
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FEW_STEPS, PAPER_STEPS, FinetuneProtocol
 from biphasic.tasks.published.benchmark import PREFIX, mteb_kind, mteb_task
-from biphasic.tasks.published.catalog import PUBLISHED
+from biphasic.tasks.published.catalog import PUBLISHED, has_paper_reading
 from biphasic.tasks.records import SPLITS, Task, TaskInfo
 from biphasic.tasks.source import (
     fetched_mteb,
@@ -278,7 +278,7 @@ class TaskResolver:
         """Return the folder of a published dataset that was fetched earlier; None if unclear."""
         if task.revision is not None:
             return None
-        is_paper = self.is_paper and PUBLISHED[name].has_paper_reading
+        is_paper = self.is_paper and has_paper_reading(PUBLISHED[name])
         kind = kind or PUBLISHED[name].kind
         folders: list[Path] = []
         for path in (self.store / "tasks").glob(f"*/{DESCRIPTION}"):

@@ -1,112 +1,86 @@
-"""Published tables with a row per example: classification, tagging and question answering."""
+"""Hub tables with a row per example: classification, tagging, questions and minimal pairs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from biphasic.data.text.hub import HubTable, config_names
 from biphasic.errors import DataError
-from biphasic.tasks.kinds.classification import Classification
-from biphasic.tasks.kinds.minimal_pairs import MinimalPairs
-from biphasic.tasks.kinds.questions import QuestionAnswering
-from biphasic.tasks.kinds.tagging import Tagging
 from biphasic.tasks.published.tables import (
-    DatasetTable,
-    Fields,
     Opener,
-    PublishedTask,
+    Origin,
     Row,
-    cut_splits,
     dataset_of,
     find_column,
     label_name,
     label_names,
+    read_splits,
 )
 from biphasic.tasks.records import SPLITS
 from biphasic.tasks.rows.content import TaskContent
+from biphasic.tasks.task_file import DatasetTable, HubTables, TaskFile
 
 _QUESTION = ("question", "query")
 _CONTEXT = ("context", "passage")
 _STARTS = ("answer_start", "start")
 
 
-@dataclass(frozen=True, kw_only=True)
-class PublishedTexts(PublishedTask):
-    """GLUE's MNLI, QQP and SST-2: tables and columns of texts and labels."""
+def read_texts(file: TaskFile, hub: HubTables, opener: Opener) -> tuple[Origin, TaskContent]:
+    """Read texts and labels; a row's id is its published split and row number."""
+    labels = _labels(file)
+    splits = read_splits(hub, opener, partial(_labelled_rows, file, labels))
+    return {}, TaskContent(labels=labels, splits=splits)
 
-    train: DatasetTable  # split into train and validation
-    test: DatasetTable
-    columns: tuple[str] | tuple[str, str]
-    labels: tuple[str, ...]
-    template: str | None = None
-    kind: str = Classification.name
 
-    @property
-    def tables(self) -> tuple[DatasetTable, ...]:
-        """The tables to read."""
-        return self.train, self.test
-
-    def read(self, opener: Opener, *, paper: bool) -> tuple[Fields, TaskContent]:
-        """Read a task; a row's id is its published split and row number."""
-        splits = cut_splits(opener, self.train, self.test, partial(_labelled_rows, self))
-        fields = {"template": self.template} if self.template else {}
-        return fields, TaskContent(labels=self.labels, splits=splits)
+def _labels(file: TaskFile) -> tuple[str, ...]:
+    if file.labels is None:
+        raise DataError(f"task '{file.name}': name its labels (labels), in their order")
+    return tuple(map(str, file.labels))
 
 
 def _labelled_rows(
-    source: PublishedTexts, table: DatasetTable, opened: HubTable, numbers: Iterable[int]
+    file: TaskFile,
+    labels: tuple[str, ...],
+    table: DatasetTable,
+    opened: HubTable,
+    numbers: Iterable[int],
 ) -> Iterator[Row]:
     features = dataset_of(opened).features
-    label_column = find_column(table, features, "label")
-    names = label_names(table, features[label_column], source.labels)
-    fields = ("text",) if len(source.columns) == 1 else ("text_a", "text_b")
-    for number, row in zip(numbers, opened.read([*source.columns, label_column])):  # noqa: B905
-        texts = {name: row[column] for name, column in zip(fields, source.columns, strict=True)}
-        label = source.labels.index(label_name(table, number, row[label_column], names))
+    label_column = find_column(table, features, str(file.columns.get("label", "label")))
+    names = label_names(table, features[label_column], labels)
+    named = file.columns.get("text", "text")
+    columns = named if isinstance(named, tuple) else (str(named),)
+    fields = ("text",) if len(columns) == 1 else ("text_a", "text_b")
+    for number, row in zip(numbers, opened.read([*columns, label_column])):  # noqa: B905
+        texts = {name: row[column] for name, column in zip(fields, columns, strict=True)}
+        label = labels.index(label_name(table, number, row[label_column], names))
         yield {"id": f"{table.split}-{number}", **texts, "label": label}
 
 
-@dataclass(frozen=True, kw_only=True)
-class PublishedTagging(PublishedTask):
-    """CoNLL-2003, OntoNotes 5 and UNER: columns of words and tags, in the published splits."""
-
-    dataset: str
-    words: str
-    tags: str
-    labels: tuple[str, ...]  # in the order of their numbers
-    kind: str = Tagging.name
-
-    @property
-    def tables(self) -> tuple[DatasetTable, ...]:
-        """The tables to read."""
-        return tuple(DatasetTable(self.dataset, split) for split in SPLITS)
-
-    def read(self, opener: Opener, *, paper: bool) -> tuple[Fields, TaskContent]:
-        """Read a task; a sentence's id is its split and row number."""
-        splits: dict[str, list[Row]] = {}
-        begun: dict[str, int] = {}
-        for table in self.tables:
-            opened = opener.open(table)
-            features = dataset_of(opened).features
-            feature = features[find_column(table, features, self.tags)]
-            names = label_names(table, getattr(feature, "feature", None), self.labels)
-            splits[table.split], begun[table.split] = [], 0
-            for number, row in enumerate(opened.read([self.words, self.tags])):
-                words = row[self.words]
-                published = [label_name(table, number, tag, names) for tag in row[self.tags]]
-                if not words or len(words) != len(published):
-                    raise DataError(
-                        f"{table}, row {number}: {len(words)} words, {len(published)} tags"
-                    )
-                tags, num_begun = begin_entities(published)
-                sentence = {"id": f"{table.split}-{number}", "tokens": words, "tags": tags}
-                splits[table.split].append(sentence)
-                begun[table.split] += num_begun
-        fields = {"origin": {"tags_rewritten_as_b": begun}}
-        return fields, TaskContent(labels=self.labels, splits=splits)
+def read_tagging(file: TaskFile, hub: HubTables, opener: Opener) -> tuple[Origin, TaskContent]:
+    """Read words and tags, in the published splits; an id is a split and a row number."""
+    splits: dict[str, list[Row]] = {}
+    begun: dict[str, int] = {}
+    words_column, tags_column = (str(file.columns.get(name, name)) for name in ("tokens", "tags"))
+    for split, table in zip(SPLITS, hub.tables, strict=True):
+        opened = opener.open(table)
+        features = dataset_of(opened).features
+        feature = features[find_column(table, features, tags_column)]
+        names = label_names(table, getattr(feature, "feature", None), _labels(file))
+        splits[split], begun[split] = [], 0
+        for number, row in enumerate(opened.read([words_column, tags_column])):
+            words = row[words_column]
+            published = [label_name(table, number, tag, names) for tag in row[tags_column]]
+            if not words or len(words) != len(published):
+                raise DataError(f"{table}, row {number}: {len(words)} words, {len(published)} tags")
+            tags, num_begun = begin_entities(published)
+            sentence = {"id": f"{table.split}-{number}", "tokens": words, "tags": tags}
+            splits[split].append(sentence)
+            begun[split] += num_begun
+    return {"tags_rewritten_as_b": begun}, TaskContent(labels=_labels(file), splits=splits)
 
 
 def begin_entities(tags: Sequence[str]) -> tuple[list[str], int]:
@@ -121,21 +95,9 @@ def begin_entities(tags: Sequence[str]) -> tuple[list[str], int]:
     return written, sum(old != new for old, new in zip(tags, written, strict=True))
 
 
-@dataclass(frozen=True, kw_only=True)
-class PublishedQuestions(PublishedTask):
-    """SQuAD, SQuAD v2 and ReCoRD; the validation split is test."""
-
-    dataset: str
-    kind: str = QuestionAnswering.name
-
-    @property
-    def tables(self) -> tuple[DatasetTable, DatasetTable]:
-        """The tables to read: train, then test."""
-        return DatasetTable(self.dataset, "train"), DatasetTable(self.dataset, "validation")
-
-    def read(self, opener: Opener, *, paper: bool) -> tuple[Fields, TaskContent]:
-        """Read a task; a question without an id gets its published split and row number."""
-        return {}, TaskContent(splits=cut_splits(opener, *self.tables, _question_rows))
+def read_questions(_: TaskFile, hub: HubTables, opener: Opener) -> tuple[Origin, TaskContent]:
+    """Read questions; one without an id gets its published split and row number."""
+    return {}, TaskContent(splits=read_splits(hub, opener, _question_rows))
 
 
 def _question_rows(table: DatasetTable, opened: HubTable, numbers: Iterable[int]) -> Iterator[Row]:
@@ -183,30 +145,20 @@ def _answers_by_entity(row: Row) -> Row | None:
 _COLUMNS = ("sentence_good", "sentence_bad", "UID")
 
 
-@dataclass(frozen=True, kw_only=True)
-class PublishedPairs(PublishedTask):
-    """A dataset with BLiMP's columns; all pairs are the test split."""
+def read_pairs(_: TaskFile, hub: HubTables, opener: Opener) -> tuple[Origin, TaskContent]:
+    """Read all configurations of a dataset with BLiMP's columns, in order of their names."""
+    # All are of one commit, or one local copy.
+    dataset = hub.test.dataset
+    configs, commit = config_names(
+        dataset, revision=opener.revisions.get(dataset), copies=opener.copies
+    )
+    if commit is not None:
+        opener = replace(opener, revisions={dataset: commit})
+    return {}, TaskContent(labels=(), splits={"test": _pair_rows(hub.test, opener, configs)})
 
-    dataset: str
-    kind: str = MinimalPairs.name
 
-    @property
-    def tables(self) -> tuple[DatasetTable, ...]:
-        """Return one table for all: they are of one commit, or one local copy."""
-        return (DatasetTable(self.dataset, "train"),)  # as the hub calls the only split
-
-    def read(self, opener: Opener, *, paper: bool) -> tuple[Fields, TaskContent]:
-        """Read all configurations, in order of their names."""
-        del paper
-        configs, commit = config_names(
-            self.dataset, revision=opener.revisions.get(self.dataset), copies=opener.copies
-        )
-        if commit is not None:
-            opener = replace(opener, revisions={self.dataset: commit})
-        return {}, TaskContent(labels=(), splits={"test": self._rows(opener, configs)})
-
-    def _rows(self, opener: Opener, configs: list[str]) -> Iterator[Row]:
-        for config in configs:
-            opened = opener.open(replace(self.tables[0], config=config))
-            for number, row in enumerate(opened.read(_COLUMNS)):
-                yield {"id": f"{config}-{number}", **{name: row[name] for name in _COLUMNS}}
+def _pair_rows(table: DatasetTable, opener: Opener, configs: list[str]) -> Iterator[Row]:
+    for config in configs:
+        opened = opener.open(table.model_copy(update={"config": config}))
+        for number, row in enumerate(opened.read(_COLUMNS)):
+            yield {"id": f"{config}-{number}", **{name: row[name] for name in _COLUMNS}}

@@ -1,32 +1,28 @@
-"""Published retrieval: MS MARCO, Natural Questions and MLDR, reduced to judged documents."""
+"""Retrieval from hub tables, such as MS MARCO, reduced to judged documents."""
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import itertools
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar
 
 from biphasic.data.text.hub import HubTable
 from biphasic.errors import DataError
+from biphasic.rows import rows
 from biphasic.seeds import permutation, stream
-from biphasic.tasks.kinds.retrieval import Retrieval
+from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.published.tables import (
     SPLIT_SEED,
-    DatasetTable,
-    Fields,
     Opener,
-    PublishedTask,
+    Origin,
     Row,
+    columns_of,
     dataset_of,
-    find_column,
     select,
 )
 from biphasic.tasks.rows.content import TaskContent
+from biphasic.tasks.task_file import DatasetTable, HubTables, TaskFile
 
 MAX_PAIRS = 160_000  # maximum pairs kept: as many as 5 seeds of 1,000 steps of 32 can read
 _QRELS_COLUMNS = ("query-id", "corpus-id", "score")
@@ -40,75 +36,55 @@ _QRELS_FILES = {
 Judged = dict[str, dict[str, int]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PublishedRetrieval(PublishedTask):
-    """Tables and columns of a task's texts and judgements."""
-
-    corpus: DatasetTable
-    judged: Mapping[str, DatasetTable]  # without validation, the test queries are split in half
-    document_id: str = "_id"
-    queries: DatasetTable | None = None  # None: the tables of judgements hold them
-    pairs: DatasetTable | None = None  # training queries, each with a relevant document
-    document_template: str = "Document: {text}"
-    has_prompts: bool = True
-    kind: str = Retrieval.name
-    has_paper_reading: ClassVar[bool] = True
-
-    @property
-    def tables(self) -> tuple[DatasetTable, ...]:
-        """The tables to read."""
-        given = (self.pairs, self.corpus, self.queries, *self.judged.values())
-        return tuple(table for table in given if table is not None)
-
-    def read(self, opener: Opener, *, paper: bool) -> tuple[Fields, TaskContent]:
-        """Read a task: training pairs, judged queries, and judged documents."""
-        # With `paper`, NQ is split in halves again and every training pair is kept, as there.
-        judged, texts, origin = _judgements(self, opener, paper=paper)
-        pairs = None
-        if self.pairs is not None:
-            pairs, origin["pairs"] = choose_pairs(opener.open(self.pairs), paper=paper)
-        fields: Fields = {"protocol": {"retrieval_corpus": "judged"}, "origin": origin}
-        if self.has_prompts:
-            fields["query_template"] = Retrieval.query_template
-            fields["document_template"] = self.document_template
-        qrels = {split: _lines(by_query) for split, by_query in judged.items()}
-        if pairs:
-            learnt = _distinct(pairs, "query", "positive")
-            qrels["train"] = ((query, document, 1) for (query, document), _ in learnt)
-        return fields, TaskContent(
-            corpus=itertools.chain(
-                (
-                    {"_id": key, "title": "", "text": row["positive"]}
-                    for (key,), row in _distinct(pairs, "positive")
-                ),
-                _documents(self, opener, judged),
+def read_retrieval(
+    file: TaskFile, hub: HubTables, opener: Opener, *, paper: bool
+) -> tuple[Origin, TaskContent]:
+    """Read training pairs, judged queries, and judged documents."""
+    # With `paper`, NQ is split in halves again and every training pair is kept, as there.
+    judged, texts, origin = _judgements(hub, opener, paper=paper)
+    pairs = None
+    if hub.pairs is not None:
+        pairs, origin["pairs"] = choose_pairs(opener.open(hub.pairs), paper=paper)
+    qrels = {split: _lines(by_query) for split, by_query in judged.items()}
+    if pairs:
+        learnt = _distinct(pairs, "query", "positive")
+        qrels["train"] = ((query, document, 1) for (query, document), _ in learnt)
+    return origin, TaskContent(
+        corpus=itertools.chain(
+            (
+                {"_id": key, "title": "", "text": row["positive"]}
+                for (key,), row in _distinct(pairs, "positive")
             ),
-            queries=itertools.chain(
-                ({"_id": key, "text": row["query"]} for (key,), row in _distinct(pairs, "query")),
-                ({"_id": query, "text": text} for query, text in texts.items()),
-            ),
-            qrels=qrels,
-        )
+            _documents(file, hub, opener, judged),
+        ),
+        queries=itertools.chain(
+            ({"_id": key, "text": row["query"]} for (key,), row in _distinct(pairs, "query")),
+            ({"_id": query, "text": text} for query, text in texts.items()),
+        ),
+        qrels=qrels,
+    )
 
 
 def _judgements(
-    source: PublishedRetrieval, opener: Opener, *, paper: bool
+    hub: HubTables, opener: Opener, *, paper: bool
 ) -> tuple[dict[str, Judged], dict[str, str], Row]:
     """Return judgements by split, the texts of judged queries, and how the splits were made."""
-    if source.queries is None:
-        judged, texts = _read_passages(source.judged, opener)
+    given = {"validation": hub.validation, "test": hub.test}
+    tables = {split: table for split, table in given.items() if table is not None}
+    if hub.queries is None:
+        judged, texts = _read_passages(tables, opener)
         return judged, texts, {}
     judged = {
-        split: _read_qrels(table, _open_qrels(source.corpus, table, split, opener))
-        for split, table in source.judged.items()
+        split: _read_qrels(table, _open_qrels(_corpus(hub), table, split, opener))
+        for split, table in tables.items()
     }
     origin: Row = {}
     if "validation" not in judged:
         origin["split_seed"] = secrets.randbits(32) if paper else SPLIT_SEED
         judged = halve_queries(judged["test"], seed=origin["split_seed"])
     needed = {query for by_query in judged.values() for query in by_query}
-    rows = opener.stream(source.queries, ("_id", "text"))
-    texts = {key: row["text"] for key, row in _needed_rows(source.queries, rows, needed, "_id")}
+    found = opener.stream(hub.queries, ("_id", "text"))
+    texts = {key: row["text"] for key, row in _needed_rows(hub.queries, found, needed, "_id")}
     return judged, texts, origin
 
 
@@ -127,18 +103,10 @@ def _open_qrels(
     corpus: DatasetTable, table: DatasetTable, split: str, opener: Opener
 ) -> Iterator[Row]:
     """Open judgements: `qrels/` of a copied BEIR archive, or a separate dataset."""
-    archive = DatasetTable(corpus.dataset, split, "qrels")
+    archive = DatasetTable(dataset=corpus.dataset, split=split, config="qrels")
     if file := opener.find_file(archive, *_QRELS_FILES[split]):
-        return _read_tsv(file, table)
+        return (columns_of(row, _QRELS_COLUMNS) for row in rows(file))
     return opener.open(table).read(_QRELS_COLUMNS)
-
-
-def _read_tsv(file: Path, table: DatasetTable) -> Iterator[Row]:
-    with file.open(encoding="utf-8", newline="") as lines:
-        reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-        for column in _QRELS_COLUMNS:
-            find_column(table, reader.fieldnames or (), column)
-        yield from reader
 
 
 def _read_qrels(table: DatasetTable, rows: Iterable[Row]) -> Judged:
@@ -189,17 +157,24 @@ def _read_passages(
     return judged, texts
 
 
+def _corpus(hub: HubTables) -> DatasetTable:
+    assert hub.corpus is not None  # noqa: S101 - task files are checked for it
+    return hub.corpus
+
+
 def _documents(
-    source: PublishedRetrieval, opener: Opener, judged: Mapping[str, Judged]
+    file: TaskFile, hub: HubTables, opener: Opener, judged: Mapping[str, Judged]
 ) -> Iterator[Row]:
     """Return the documents judged in any split; the table is opened immediately."""
-    has_title = "{title}" in source.document_template
-    columns = (source.document_id, "text", *(("title",) if has_title else ()))
+    kind = KINDS[file.kind]
+    has_title = "{title}" in (file.document_template or getattr(kind, "document_template", ""))
+    columns = (hub.document_id, "text", *(("title",) if has_title else ()))
+    corpus = _corpus(hub)
     needed = {key for split in judged.values() for documents in split.values() for key in documents}
-    rows = opener.stream(source.corpus, columns)
+    found = opener.stream(corpus, columns)
     return (
         {"_id": key, "title": (row["title"] or "") if has_title else "", "text": row["text"]}
-        for key, row in _needed_rows(source.corpus, rows, needed, source.document_id)
+        for key, row in _needed_rows(corpus, found, needed, hub.document_id)
     )
 
 

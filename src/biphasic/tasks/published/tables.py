@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from biphasic.config import nearest
 from biphasic.data.text.hub import HubTable, find_copy, open_hub
 from biphasic.errors import DataError
 from biphasic.rows import Row as Line
 from biphasic.rows import rows
-from biphasic.tasks.rows.content import TaskContent
+from biphasic.tasks.records import SPLITS
+from biphasic.tasks.task_file import DatasetTable, HubTables
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -23,41 +23,7 @@ TRAIN_SHARE = 0.95
 SPLIT_SEED = 42
 
 Row = dict[str, Any]
-Fields = dict[str, Any]  # fields of a task's description that depend on its data
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetTable:
-    """One split of one configuration of a dataset on the hub."""
-
-    dataset: str
-    split: str
-    config: str | None = None
-
-    def __str__(self) -> str:
-        """Return its name for error messages."""
-        return f"{self.dataset} ({', '.join(filter(None, (self.config, self.split)))})"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublishedTask(ABC):
-    """A dataset of the study: its tables, and how to read them."""
-
-    name: str
-    title: str
-    kind: str
-    license: str = ""  # as stated on its page
-    trained_on: str | None = None  # task whose fine-tuned models are evaluated on it
-    has_paper_reading: ClassVar[bool] = False
-
-    @property
-    @abstractmethod
-    def tables(self) -> tuple[DatasetTable, ...]:
-        """The tables to read."""
-
-    @abstractmethod
-    def read(self, opener: Opener, *, paper: bool) -> tuple[Fields, TaskContent]:
-        """Read a task, with `paper` exactly as in the study, mistakes included."""
+Origin = dict[str, Any]  # what a description says about the origin of its data, beside tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +53,7 @@ class Opener:
         names = (f"{table.split}.jsonl", f"{table.split}.jsonl.gz")
         if (file := self.find_file(table, *names)) is None:
             return self.open(table, streaming=True).read(columns)
-        return (_columns_of(line, columns) for line in rows(file))
+        return (columns_of(line, columns) for line in rows(file))
 
     def find_file(self, table: DatasetTable, *names: str) -> Path | None:
         """Return the first of several files that a local copy has, and record it as read."""
@@ -100,27 +66,33 @@ class Opener:
         return file
 
 
-def _columns_of(line: Line, columns: Sequence[str]) -> Row:
+def columns_of(line: Line, columns: Sequence[str]) -> Row:
+    """Return the fields of a row, which has these columns."""
     for column in columns:
         if column not in line.value:
             raise line.error(f"no field '{column}'{nearest(column, line.value)}")
     return line.value
 
 
-def cut_splits(
+def read_splits(
+    hub: HubTables,
     opener: Opener,
-    train_table: DatasetTable,
-    test_table: DatasetTable,
     rows: Callable[[DatasetTable, HubTable, Iterable[int]], Iterator[Row]],
 ) -> dict[str, Iterator[Row]]:
-    """Split off validation from a published training split; another published split is test."""
-    train, test = opener.open(train_table), opener.open(test_table)
-    parts = halves(train_table, len(dataset_of(train)))
+    """Read the tables of splits; without one of validation, cut it off the training split."""
+    named = {split: table for split in SPLITS if (table := getattr(hub, split))}
+    opened = {split: opener.open(table) for split, table in named.items()}
     splits = {
-        split: rows(train_table, select(train, numbers), numbers)
+        split: rows(named[split], table, itertools.count()) for split, table in opened.items()
+    }
+    if "validation" in splits:
+        return splits
+    parts = halves(named["train"], len(dataset_of(opened["train"])))
+    cut = {
+        split: rows(named["train"], select(opened["train"], numbers), numbers)
         for split, numbers in parts.items()
     }
-    return {**splits, "test": rows(test_table, test, itertools.count())}
+    return {**cut, "test": splits["test"]}
 
 
 def halves(table: DatasetTable, num_rows: int) -> dict[str, list[int]]:

@@ -117,7 +117,7 @@ def test_the_test_split_of_mnli_is_the_matched_one(tasks):
     [("sst2", "sst2", "sentence"), ("squad", None, "question"), ("record", None, "question")],
 )
 def test_halves_are_those_of_the_library(copies, tasks, name, config, column):
-    folder = copies / PUBLISHED[name].tables[0].dataset
+    folder = copies / PUBLISHED[name].hub.tables[0].dataset
     rows = load_dataset(str(folder), config, split="train")
     expected = rows.train_test_split(train_size=0.95, seed=42)
     field = "text" if name == "sst2" else "question"
