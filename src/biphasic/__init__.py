@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from biphasic.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from biphasic.api import corpus, job, pairs, plugin, site, tokenizer
+    from biphasic.api import corpus, job, pairs, plugin, site, task, tokenizer
     from biphasic.api.adapt import adapt
     from biphasic.api.encoder import load
     from biphasic.api.evaluation import evaluate, evaluate_all, finetune
@@ -40,7 +40,7 @@ _CONTENTS = {
     "training": "estimate merge_models pretrain",
     "use": "encode export_model predict push run_mteb",
 }
-_MODULES = {"corpus", "job", "pairs", "plugin", "site", "tokenizer"}
+_MODULES = {"corpus", "job", "pairs", "plugin", "site", "task", "tokenizer"}
 _HOMES = {name: module for module, names in _CONTENTS.items() for name in names.split()}
 
 __all__ = [
@@ -79,6 +79,7 @@ __all__ = [
     "schema",
     "site",
     "status",
+    "task",
     "tokenizer",
     "tune",
     "verify",

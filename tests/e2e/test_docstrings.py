@@ -20,7 +20,7 @@ CALLS = (
     *("corpus.build", "corpus.inspect", "corpus.verify", "corpus.merge", "merge_models"),
     *("estimate", "pretrain", "evaluate", "evaluate_all", "finetune", "export_model", "adapt"),
     *("predict", "encode", "load", "push", "run_mteb"),
-    *("pairs.build", "pairs.inspect", "pairs.mine", "pairs.teach"),
+    *("pairs.build", "pairs.inspect", "pairs.mine", "pairs.teach", "task.show"),
     *("tokenizer.train", "tokenizer.check", "plugin.list", "plugin.check"),
     *("schema", "plan", "diff", "register", "jobs", "job.run", "job.show", "tune"),
     *("site.init", "site.check"),

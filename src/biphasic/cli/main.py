@@ -45,13 +45,14 @@ _SECTIONS = {
     "Train": ("adapt", "pretrain", "merge", "estimate"),
     "Use": ("finetune", "predict", "encode", "export", "push"),
     "Compare": ("study", "evaluate", "mteb", "analyze", "claims", "figures", "paper"),
-    "Data": ("corpus", "pairs", "tokenizer"),
+    "Data": ("corpus", "pairs", "task", "tokenizer"),
     "Plugins and clusters": ("plugins", "plugin", "job", "site"),
 }
 _GROUPS = {
     "study": study_app,
     "corpus": data.corpus_app,
     "pairs": data.pairs_app,
+    "task": use.task_app,
     "tokenizer": data.tokenizer_app,
     "plugin": cluster.plugin_app,
     "job": cluster.job_app,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from biphasic.api import task
 from biphasic.api.evaluation import evaluate_all, finetune
 from biphasic.api.use import encode, export_model, predict, push, run_mteb
 from biphasic.cli.command import Commands
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
     from biphasic.export.finetuned.write import FinetunedFolder
 
 commands = Commands()
+task_app = Commands("Show published tasks.")
+
+
+@task_app.calls("show", task.show)
+def _show_task(text: str) -> None:
+    echo(text.rstrip())
 
 
 @commands.calls("evaluate", evaluate_all)

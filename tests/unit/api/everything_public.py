@@ -40,6 +40,7 @@ mined = biphasic.pairs.mine(biphasic.pairs.build(["p.csv"], out="p").folder, "bm
 query: str = biphasic.pairs.inspect(mined.folder).pairs.pair(0).query
 biphasic.pairs.teach("mined", "teacher", "taught", width=64)
 words: int = biphasic.tokenizer.train(["texts.jsonl"], "words").vocab_size
+yaml: str = biphasic.task.show("sst2")
 token: str = biphasic.tokenizer.check("words").special[0][1]
 found = biphasic.plugin.list().sentences + biphasic.plugin.check("mine.py").sentences
 was_done: bool = biphasic.job.run(biphasic.job.show("identity").id).was_done

@@ -10,12 +10,14 @@ import pytest
 from datasets import load_dataset
 
 import hub_copies
-from biphasic.errors import DataError
+from biphasic import task as task_files
+from biphasic.errors import ConfigError, DataError
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.published import ir
 from biphasic.tasks.published.catalog import PUBLISHED, write_published
 from biphasic.tasks.published.examples import begin_entities
 from biphasic.tasks.published.ir import halve_queries
+from biphasic.tasks.source import prepare_task
 
 COUNTS = {
     **dict.fromkeys(("mnli", "qqp", "sst2", "squad", "squad_v2", "record"), (38, 2, 6)),
@@ -295,3 +297,44 @@ def test_origin_names_every_table_and_that_it_is_local(folders):
     assert {table["dataset"] for table in origin["tables"]} == {"BeIR/nq", "BeIR/nq-qrels"}
     for table in origin["tables"]:
         assert (table["revision"], table["local"]) == (None, True)
+
+
+@pytest.mark.parametrize("name", ["sst2", "uner_en", "squad", "msmarco", "blimp"])
+def test_the_shown_file_of_a_dataset_is_a_task_of_ones_own(copies, folders, tmp_path, name):
+    own = tmp_path / "mine.yaml"
+    own.write_text(task_files.show(name), encoding="utf-8")
+    folder = prepare_task(str(own), store=tmp_path / "store", copies=copies, say=print)
+    files = {path.name for path in folder.rglob("*") if path.suffix in {".jsonl", ".tsv"}}
+    assert files
+    for path in folder.rglob("*.*"):
+        if path.name in files:
+            published = folders[name] / path.relative_to(folder)
+            assert path.read_bytes() == published.read_bytes()
+    origin = described(folder)["origin"]
+    assert (origin["source"], origin["settings"]["name"]) == ("hub", "mine")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kind": "sr", "labels": None}, r"'hub' is for tasks of kind sc, .*, not sr"),
+        (
+            {"hub": {"test": {"dataset": "a/b", "split": "test"}}},
+            r"hub\.train: .* kind sc needs it",
+        ),
+        ({"test": "test.csv"}, "'test' is for tasks of files, not of the hub"),
+        ({"limits": {"train": 3}}, "'limits' is for tasks of files"),
+        ({"hub": {"test": {"dataset": "b", "split": "test"}}}, r"hub\.test\.dataset"),
+    ],
+)
+def test_a_task_of_the_hub_with_other_settings_is_refused(tmp_path, settings, message):
+    table = {"dataset": "a/b", "split": "train"}
+    raw = {"kind": "sc", "hub": {"train": table, "test": table}, "labels": ["x", "y"], **settings}
+    (tmp_path / "mine.yaml").write_text(json.dumps(raw), encoding="utf-8")
+    with pytest.raises((ConfigError, DataError), match=message):
+        prepare_task(str(tmp_path / "mine.yaml"), store=tmp_path, say=print)
+
+
+def test_a_dataset_of_another_name_is_refused():
+    with pytest.raises(DataError, match=r"no published dataset 'sst3' \(did you mean 'sst2'"):
+        task_files.show("sst3")
