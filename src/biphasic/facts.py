@@ -52,6 +52,11 @@ def is_baseline(name: str) -> bool:
     return name.startswith((FLOOR, REFERENCE))
 
 
+def baseline_label(name: str) -> str:
+    """Return the name of a floor or reference in reports, such as `floor: random vectors`."""
+    return name.replace(":", ": ", 1).replace("-", " ")
+
+
 _METRICS = {
     metric.key: metric
     for metric in (

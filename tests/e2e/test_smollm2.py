@@ -86,7 +86,8 @@ def test_minimal_pairs_have_the_probabilities_of_a_plain_loop(decoder, cli, tmp_
     path = write_jsonl(tmp_path / "pairs.jsonl", rows)
     code, _, err = cli("evaluate", decoder, "--task", f"mp:{path}", "--root", tmp_path / "root")
     assert code == 0, err
-    [scores] = tmp_path.glob("root/store/finetunes/*/scores.parquet")
+    files = tmp_path.glob("root/store/finetunes/*/scores.parquet")
+    [scores] = [file for file in files if read_json(file.with_name("result.json"))["state"]]
     found = pq.read_table(scores).to_pydict()
     model = AutoModelForCausalLM.from_pretrained(decoder, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(decoder)

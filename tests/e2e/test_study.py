@@ -299,6 +299,7 @@ def test_a_state_is_evaluated_on_custom_tasks(finished, tmp_path, cli):
         table.to_pydict()
         for path in (tmp_path / "root/store/finetunes").glob("*/scores.parquet")
         if "ndcg_at_10" in (table := pq.read_table(path)).column_names
+        and json.loads(path.with_name("result.json").read_text())["state"]  # of no baseline
     ]
     pairs = zip(table["split"], table["ndcg_at_10"], strict=True)
     queries = np.array([100 * ndcg for split, ndcg in pairs if split == "test"])

@@ -45,10 +45,11 @@ def test_from_reviews_to_predictions(cli, place, monkeypatch):
     assert "few steps of fine-tuning: reviews (10); the paper takes up to 1,000" in err
     assert "repeating it" not in err  # two processes kept their best, and one of them the best
     assert "kept: rate " in out
-    assert "  always answering 'good': accuracy 50.00\n" in out
+    assert "  floors: majority 50.00; references: bag of words " in out
     assert "sorter: loads with AutoModelForSequenceClassification" in out
     record = json.loads((place / "sorter/head.json").read_text())
     assert (record["model"], record["labels"]) == ("model", ["bad", "good"])
+    assert record["baselines"]["floor:majority"] == 0.5
 
     code, out, err = cli(*arguments, "--workers", "1", "--out", "again")
     assert code == 0, err

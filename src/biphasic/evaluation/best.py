@@ -76,7 +76,7 @@ def score_grid(
     """Run the missing fine-tunings of one task, and keep weights if there is `scratch`."""
     [task] = plan.tasks
     group = plan.group((task,))
-    record_pin(plan.store, group.id, made_by="finetune", results=group.possible_ids())
+    record_pin(plan.store, group.id, made_by="finetune", results=plan.pinned(group))
     say, missing = say_on(console), plan.missing(group, say=say_on(console))
     say(announcement(task, num_runs=len(group.runs[task.info.name]), num_missing=len(missing)))
     if missing and group.beyond:
@@ -92,7 +92,8 @@ def score_grid(
                 say(expected_time(plan, len(missing), num_workers=num_workers))
         job = plan.job(group).model_copy(update={"keep": scratch})
         run_finetunings(job, num_workers=num_workers, num_threads=num_threads, console=console)
-    return summarise(task, group.runs[task.info.name], plan.store, convention="standard")
+    runs = group.runs[task.info.name]
+    return summarise(plan, task, runs, convention="standard", console=console)
 
 
 def announcement(task: PlannedTask, *, num_runs: int, num_missing: int) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
+from statistics import fmean
 
 import torch
 from rich.console import Console
@@ -20,12 +20,13 @@ from biphasic.execution.job import WorkItem
 from biphasic.execution.local import Local
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
 from biphasic.model.compute.device import compute_threads, computing_on, visible_devices
-from biphasic.progress import say_on
+from biphasic.progress import progress_bar, say_on
 from biphasic.records import Convention
-from biphasic.store import FINETUNES, RESULT, read_result_record
+from biphasic.store import FINETUNES, RESULT, is_complete, read_result_record, result_folder
 from biphasic.study.gc.pins import record_pin
 from biphasic.study.inputs.tasks import PlannedTask, few_steps
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
+from biphasic.study.plan.baselines import compute_baselines
 from biphasic.study.plan.finetuning import by_training
 from biphasic.study.run.jobs import WORKER, load_job
 
@@ -44,7 +45,7 @@ def evaluate_plan(
         say_on(console)(note)
     for evaluations in by_training(planned.tasks):
         group = planned.group(evaluations)
-        results, name = group.possible_ids(), planned.name
+        results, name = planned.pinned(group), planned.name
         record_pin(planned.store, group.id, made_by="evaluate", name=name, results=results)
         if planned.missing(group, say=say_on(console)):
             with computing_on(device):
@@ -56,8 +57,7 @@ def evaluate_plan(
                 )
         for task in evaluations:
             runs = group.runs[task.info.name]
-            evaluation = summarise(task, runs, planned.store, convention=convention)
-            yield replace(evaluation, other_reading=planned.other_reading(task))
+            yield summarise(planned, task, runs, convention=convention, console=console)
 
 
 def run_finetunings(
@@ -111,10 +111,15 @@ def _part(job: FinetuneJob) -> WorkItem:
 
 
 def summarise(
-    task: PlannedTask, runs: Sequence[GridRun], store: Path, *, convention: Convention
+    planned: PlannedEvaluation,
+    task: PlannedTask,
+    runs: Sequence[GridRun],
+    *,
+    convention: Convention,
+    console: Console,
 ) -> Evaluation:
     """Read and verify the results of a task's runs, and estimate its score in percent points."""
-    metric, folder = task.info.metric, store / FINETUNES
+    metric, folder = task.info.metric, planned.store / FINETUNES
     for run in runs:
         RESULT.open(folder / run.id, identity=run.id).verify()
     results = tuple(read_result_record(folder / run.id) for run in runs)
@@ -128,4 +133,23 @@ def summarise(
         selected=tuple(entry.run for entry in selected),
         results=results,
         folder=folder,
+        other_reading=planned.other_reading(task),
+        baselines=_baselines(planned, task, console=console),
     )
+
+
+def _baselines(
+    planned: PlannedEvaluation, task: PlannedTask, *, console: Console
+) -> dict[str, float]:
+    """Compute the missing floors and references of a task; return their means on test."""
+    every, scores = planned.baselines([task]), defaultdict[str, list[float]](list)
+    folders = [result_folder(planned.store, one.id) for one in every]
+    if not all(map(is_complete, folders)):
+        with progress_bar(console, "computing floors and references"):
+            compute_baselines(every, planned.store, planned.encoder.folder)
+    for one, folder in zip(every, folders, strict=True):
+        RESULT.open(folder, identity=one.id).verify()
+        share = (read_result_record(folder).test or {}).get(task.info.metric)
+        if share is not None:  # a plugin's metric may be of models alone
+            scores[one.name].append(100 * share)
+    return {name: fmean(of) for name, of in scores.items()}

@@ -21,6 +21,7 @@ from biphasic.store import store_of
 from biphasic.study.inputs.models import own_tokenizer
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver, task_outline
 from biphasic.study.jobs.finetune import FinetuneJob
+from biphasic.study.plan.baselines import PlannedBaseline, plan_baselines, vectors_of_encoder
 from biphasic.study.plan.finetuning import FinetuneGroup, check_lengths, other_reading, plan_group
 from biphasic.study.plan.finished import OtherCode
 from biphasic.study.spec.arms import merge_settings
@@ -59,6 +60,15 @@ class PlannedEvaluation:
             store=self.store,
             extend=self.finetuning.extend,
         )
+
+    def baselines(self, tasks: Sequence[PlannedTask]) -> tuple[PlannedBaseline, ...]:
+        """Return the floors and references of tasks."""
+        vectors, seeds = vectors_of_encoder(self.encoder), self.finetuning.seeds_of(Seeds())
+        return tuple(plan_baselines(tasks, {self.name: vectors}, seeds))
+
+    def pinned(self, group: FinetuneGroup) -> list[str]:
+        """Return the identities of all possible results of a group, and of its baselines."""
+        return [*group.possible_ids(), *(one.id for one in self.baselines(group.evaluations))]
 
     def job(self, group: FinetuneGroup) -> FinetuneJob:
         """Return the job of a group."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from biphasic.analysis.scores.examples import ExampleScores
 from biphasic.analysis.scores.source import EXAMPLES, read_run
 from biphasic.analysis.statistics.doubts import doubt
 from biphasic.analysis.statistics.example_compare import cell_influences
+from biphasic.analysis.statistics.floors import baseline_sentences
 from biphasic.analysis.tables.sentences import coverage_sentence
 from biphasic.analysis.text import points_cell, truncations
 from biphasic.errors import DataError, visible
@@ -53,6 +54,7 @@ class Evaluation(Shown):
         results: All fine-tunings of the grid; one run for a zero-shot task.
         folder: Folder of the results: `FOLDER/ID/result.json` and `scores.parquet`.
         other_reading: How an embedding model was trained, if the task read it otherwise.
+        baselines: Mean test scores of floors and references by name, in percentage points.
     """
 
     task: TaskInfo
@@ -63,6 +65,7 @@ class Evaluation(Shown):
     results: tuple[ResultRecord, ...]
     folder: Path
     other_reading: str = ""
+    baselines: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def notes(self) -> Iterator[str]:
@@ -81,7 +84,10 @@ class Evaluation(Shown):
         facts = KINDS[self.task.kind].facts
         metric = facts.metric(self.metric)
         yield f"{self.task.name} {metric.title}: {points_cell(self.estimate)}"
-        yield f"  {self._chosen_rates() or self._over_examples(self.estimate)}"
+        how, half_width = self._chosen_rates(), self.estimate.half_width or 0.0
+        if not how:
+            how, half_width = self._over_examples(self.estimate)
+        yield f"  {how}"
         if self.other_reading:
             yield f"  {self.other_reading}"
         if reason := doubt(self.estimate, metric):
@@ -100,12 +106,9 @@ class Evaluation(Shown):
             if name != self.metric:
                 mean = sum(test[name] for test in tests) / len(tests)
                 yield f"  {facts.metric(name).title}: {points(mean)}"
-        if self.task.majority:
-            label, share = self.task.majority
-            yield f"  always answering '{visible(label)}': accuracy {points(share)}"
-            lowest = self.estimate.mean - (self.estimate.half_width or 0)
-            if self.metric == "accuracy" and lowest <= 100 * share:
-                yield "  at chance: it is not clearly above; the model may have learned nothing"
+        mean = self.estimate.mean
+        for sentence in baseline_sentences(self.baselines, mean, half_width=half_width):
+            yield f"  {sentence}"
         for pair, number in self.task.overlaps.items():
             earlier, later = pair.split("/")
             yield f"  also in {earlier}: {count(number, 'example')} of {later}"
@@ -167,8 +170,11 @@ class Evaluation(Shown):
             edges.append(f"for {ties} of {seeds}, other rates have the same validation score")
         return "; ".join((best, *(edges or [f"none is at the edge of the {len(tried)} tried"])))
 
-    def _over_examples(self, estimate: Estimate) -> str:
-        """Return the interval of the only run over test examples, or why there is none."""
+    def _over_examples(self, estimate: Estimate) -> tuple[str, float]:
+        """Return the interval of the only run over test examples, or why there is none, as text.
+
+        With half of its width; 0 without one.
+        """
         [run], unit = self.selected, KINDS[self.task.kind].unit
         try:
             path = result_folder(self.folder.parent, run.id) / EXAMPLES
@@ -176,14 +182,15 @@ class Evaluation(Shown):
             examples = ExampleScores(ids, {run.seed: scores}, clusters)
             moves = cell_influences(examples, self.task.name).by_seed[run.seed]
         except DataError as error:
-            return f"no interval over {unit}: {error}"
+            return f"no interval over {unit}: {error}", 0.0
         num = len(moves)
         width = interval_quantile(num, convention=self.convention) * math.sqrt(
             math.fsum(moves**2) / (num * (num - 1))
         )
         low, high = estimate.mean - width, estimate.mean + width
         groups = f" in {num:,} clusters" if num < len(ids) else ""
-        return f"95 % interval over {len(ids):,} {unit}{groups}: {low:.2f} to {high:.2f}"
+        text = f"95 % interval over {len(ids):,} {unit}{groups}: {low:.2f} to {high:.2f}"
+        return text, width
 
     def type_table(self) -> Table | None:
         """Return a table of mean scores by type of entity or paradigm over the selected runs."""

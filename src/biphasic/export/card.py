@@ -19,6 +19,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from biphasic.amounts import amount, points, rate
+from biphasic.analysis.statistics.floors import baseline_sentences
 from biphasic.analysis.tables.markup import markdown_text
 from biphasic.analysis.text import flat, listing
 from biphasic.export.check import TOLERANCE, Reloaded
@@ -171,6 +172,10 @@ def write_fitted_card(folder: Path, record: HeadRecord, *, name: str, difference
     held = {split: metrics for split, metrics in splits.items() if metrics}
     metrics = [record.metric, *sorted({n for m in held.values() for n in m} - {record.metric})]
     kind = KINDS[record.kind]
+    baselines: Iterable[str] = ()
+    if record.baselines and record.test:
+        in_points = {name: 100 * share for name, share in record.baselines.items()}
+        baselines = baseline_sentences(in_points, 100 * record.test[record.metric])
     template = record.template
     if kind.is_pooled and not template and len(record.fields) > 1:
         template = PAIR_TEMPLATE
@@ -212,6 +217,7 @@ def write_fitted_card(folder: Path, record: HeadRecord, *, name: str, difference
             ]
             for name in metrics
         ],
+        baselines="; ".join(baselines),
         learning_rate=rate(record.learning_rate),
         difference=difference,
         # Old releases run these models causally without a warning.

@@ -68,6 +68,8 @@ class HeadRecord(Record):
     steps: int
     validation: dict[str, float] | None = None
     test: dict[str, float] | None = None
+    baselines: dict[str, float] = Field(default_factory=dict)
+    """Main metric on test of floors and references, by name."""
     protocol: dict[str, Any]
     """Constants of fine-tuning and encoding; `max_seqlen` is the longest input in tokens."""
     head: HeadWeights | None = None

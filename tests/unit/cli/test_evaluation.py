@@ -103,18 +103,24 @@ def test_a_zero_shot_task_has_no_rate(capsys):
 
 
 @pytest.mark.parametrize(
-    ("scores", "share", "is_said"),
+    ("scores", "floor", "said"),
     [
-        ((0.50, 0.52, 0.51, 0.49, 0.50), 0.51, True),
-        (SCORES, 0.63, True),  # the mean, 64, is above, but its interval is not
-        (SCORES, 0.55, False),
-        (SCORES[:1], 0.60, True),
-        (SCORES[:1], 0.59, False),
+        ((0.50, 0.52, 0.51, 0.49, 0.50), 0.51, "below"),
+        (SCORES, 0.63, "not clearly above"),  # the mean, 64, is above, but its interval is not
+        (SCORES, 0.55, ""),
+        (SCORES[:1], 0.60, "below"),
+        (SCORES[:1], 0.59, ""),
     ],
 )
-def test_a_score_at_chance_says_that_the_model_may_have_learned_nothing(scores, share, is_said):
-    made = evaluation(scores)
-    made = replace(made, task=replace(made.task, majority=("good", share)))
-    lines = [*made.lines()]
-    assert f"  always answering 'good': accuracy {100 * share:.2f}" in lines
-    assert any("the model may have learned nothing" in line for line in lines) is is_said
+def test_floors_and_references_are_printed_with_the_score(scores, floor, said):
+    points = {"floor:majority": 100 * floor, "reference:bag-of-words": 80.3, "floor:chance": 25.0}
+    lines = [*replace(evaluation(scores), baselines=points).lines()]
+    shown = f"  floors: majority {100 * floor:.2f}, chance 25.00; references: bag of words 80.30"
+    assert shown in lines
+    notes = [line for line in lines if "not evidence of what pretraining adds" in line]
+    expected = f"  {said} floor: majority: not evidence of what pretraining adds"
+    assert notes == ([expected] if said else [])
+
+
+def test_without_baselines_there_is_no_line_of_them():
+    assert not any("floor" in line or "reference" in line for line in evaluation(SCORES).lines())

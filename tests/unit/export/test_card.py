@@ -391,6 +391,14 @@ class TestFineTuned:
         assert rows(card, "macro F1") == [["macro F1", "50.00", "75.00"]]
         assert front_matter(card)["license"] is None
 
+    def test_floors_and_references_stand_below_the_scores(self, tmp_path):
+        above = {"floor:majority": 0.499, "reference:bag-of-words": 0.803}
+        card = self.write(tmp_path, baselines=above)
+        assert "instead: floors: majority 49.90; references: bag of words 80.30.\n" in card
+        card = self.write(tmp_path, baselines={"floor:majority": 0.76})
+        below = "below floor: majority: not evidence of what pretraining adds"
+        assert f"instead: floors: majority 76.00; {below}.\n" in card
+
     def test_vectors_are_made_as_for_the_scores(self, tmp_path):
         def written(kind: str, query: str, document: str) -> str:
             details = {"query_template": query, "document_template": document, "labels": ()}

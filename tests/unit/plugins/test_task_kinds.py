@@ -54,8 +54,9 @@ def test_a_task_file_names_a_kind_in_a_file(task, tmp_path):
     assert KINDS[kind].facts.title == "mood"
     first = scored(tmp_path, task)
     assert (first.metric, first.task.kind) == ("accuracy", kind)
-    [result] = (tmp_path / "root/store/finetunes").glob("*/result.json")
-    assert json.loads(result.read_text())["about"]["title"] == "mood"
+    results = [*(tmp_path / "root/store/finetunes").glob("*/result.json")]
+    assert len(results) == 1 + len(first.baselines) == 3
+    assert {json.loads(one.read_text())["about"]["title"] for one in results} == {"mood"}
     assert len([*(tmp_path / "root/store/plugins").glob("*/mood.py")]) == 1
     # Comments are no code; other code gives other results.
     (tmp_path / "mood.py").write_text(MOOD + "\n# the end\n")

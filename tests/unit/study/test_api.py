@@ -230,12 +230,13 @@ def test_a_plain_model_is_evaluated_once(plain_model, task, settings):
     root = settings["root"]
     first = evaluate(plain_model, task, **settings)
     assert len(first.results) == 2
+    assert {*first.baselines} == {"floor:majority", "reference:bag-of-words"}
     results = sorted(root.glob("store/finetunes/*/result.json"))
     before = [path.stat().st_mtime_ns for path in results]
     assert evaluate(plain_model, task, **settings) == first
     assert [path.stat().st_mtime_ns for path in results] == before
     evaluate(plain_model, task, **{**settings, "seeds": [0, 1, 2]})
-    assert len(list(root.glob("store/finetunes/*/result.json"))) == 3
+    assert len(list(root.glob("store/finetunes/*/result.json"))) == 3 + len(first.baselines)
 
 
 def test_a_decoder_is_scored_as_it_is(plain_model, task, settings):

@@ -141,6 +141,8 @@ def read_store(store: Path, choice: DatasetChoice = EVERY) -> Layout:
             except CheckpointError as error:
                 problems.append(Problem("damaged", str(error)))
                 continue
+            if not result.state:  # a floor or reference
+                continue
             name = pin.get("name") or result.state[:12]
             read_by = [result.examples_sha256, result.trained_on, result.protocol, result.metric]
             how = digest(read_by)[:6]

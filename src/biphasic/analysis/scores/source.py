@@ -41,7 +41,7 @@ from biphasic.analysis.scores.table import (
     with_averages,
 )
 from biphasic.errors import CheckpointError, DataError, is_system_fault
-from biphasic.facts import LOSS_UNITS, NATS, RANDOM_VECTORS
+from biphasic.facts import LOSS_UNITS, NATS, RANDOM_VECTORS, baseline_label
 from biphasic.files import digest
 from biphasic.plugins import short_name
 from biphasic.records import (
@@ -199,8 +199,7 @@ def _by_seed(records: StudyRecords, name: str, task: str) -> dict[int, Sequence[
 
 def _baseline_model(name: str) -> ModelInfo:
     # Like a finished encoder, it has no pretraining seeds and is paired with every run.
-    label = name.replace(":", ": ", 1).replace("-", " ")
-    return ModelInfo(name, label, is_finished_encoder=True, identity=name)
+    return ModelInfo(name, baseline_label(name), is_finished_encoder=True, identity=name)
 
 
 def asked_of(question: QuestionRecord) -> Iterator[Planned]:

@@ -7,6 +7,7 @@ baseline has one score for all seeds. Holm's procedure corrects all pairs of a d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -18,7 +19,9 @@ from biphasic.analysis.scores.table import AT_END, UNTRAINED, Scores
 from biphasic.analysis.statistics.contrast import contrast
 from biphasic.analysis.statistics.pair_tests import holm
 from biphasic.analysis.text import listing, points_cell, short
-from biphasic.facts import FLOOR
+from biphasic.facts import FLOOR, REFERENCE, baseline_label
+
+_ROUNDING = 1e-9  # of means of equal scores
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,7 @@ class FloorTests:
         is_below = all(self._mean(name) <= self._mean(floor) for name in names)
         label = self.scores.labels[floor]
         label += f" {AT_END}" if self.scores.get(floor, self.dataset).is_at_end else ""
-        which = "below" if is_below else "not clearly above"
-        return f"{which} {label}: not evidence of what pretraining adds"
+        return no_evidence(label, is_below=is_below)
 
     def sentence(self, title: str) -> str:
         """Say which arms are clearly above every floor; empty without tests."""
@@ -79,6 +81,31 @@ class FloorTests:
     def _mean(self, name: str) -> float:
         found = self.scores.get(name, self.dataset).estimate
         return found.mean if found else 0.0
+
+
+def no_evidence(floor: str, *, is_below: bool) -> str:
+    """Say that scores are no evidence, as none is clearly above a floor."""
+    which = "below" if is_below else "not clearly above"
+    return f"{which} {floor}: not evidence of what pretraining adds"
+
+
+def baseline_sentences(
+    baselines: Mapping[str, float], mean: float, *, half_width: float = 0.0
+) -> Iterator[str]:
+    """Yield the scores of floors and references, and whether one is not clearly above floors."""
+    # All in percentage points. Without an interval, only a score that is not higher says so.
+    labels = {name: baseline_label(name).partition(": ")[2] for name in baselines}
+    parts = {
+        prefix: [f"{labels[n]} {of:.2f}" for n, of in baselines.items() if n.startswith(prefix)]
+        for prefix in (FLOOR, REFERENCE)
+    }
+    if any(parts.values()):
+        yield "; ".join(f"{prefix[:-1]}s: {', '.join(of)}" for prefix, of in parts.items() if of)
+    floors = {name: of for name, of in baselines.items() if name.startswith(FLOOR)}
+    highest = max(floors.values(), default=-math.inf) + _ROUNDING
+    if mean - half_width <= highest:
+        floor = max(floors, key=floors.__getitem__)
+        yield no_evidence(baseline_label(floor), is_below=mean <= highest)
 
 
 def floor_tests(scores: Scores, dataset: str) -> FloorTests:

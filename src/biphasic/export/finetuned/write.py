@@ -247,7 +247,8 @@ def _make(
         evaluation, kept = finetune_grid(
             plan, scratch=scratch / "weights", console=console, **computing
         )
-        draft = _draft(plan, kept, task, tokenizer, model=model)
+        baselines = {name: of / 100 for name, of in evaluation.baselines.items()}
+        draft = _draft(plan, kept, task, tokenizer, model=model, baselines=baselines)
         with (
             progress_bar(console, "writing the best model and checking it with transformers alone"),
             new_folder(out) as partial,
@@ -277,7 +278,13 @@ def _in_points(metrics: Mapping[str, float] | None) -> dict[str, float]:
 
 
 def _draft(
-    plan: PlannedEvaluation, kept: KeptModel, task: Task, tokenizer: TextTokenizer, *, model: str
+    plan: PlannedEvaluation,
+    kept: KeptModel,
+    task: Task,
+    tokenizer: TextTokenizer,
+    *,
+    model: str,
+    baselines: Mapping[str, float],
 ) -> HeadRecord:
     """Return `head.json` of a model; form and head are set when it is written."""
     [planned] = plan.tasks
@@ -296,6 +303,7 @@ def _draft(
             "steps": kept.steps,
             "validation": kept.metrics.get("validation"),
             "test": kept.metrics.get("test"),
+            "baselines": baselines,
             "protocol": planned.training.protocol.model_dump(mode="json"),
             **KINDS[planned.info.kind].head_fields(task, tokenizer, protocol=planned.protocol),
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.facts import RANDOM_VECTORS, facts_to_record
 from biphasic.files import digest, read_json_object, remove_partials
 from biphasic.locks import wait_for_work
+from biphasic.model.loading.hub import LocalModel
 from biphasic.numerics import running_code
 from biphasic.records import ZERO_SHOT_SEED, ResultRecord
 from biphasic.store import FINETUNES, is_complete, result_folder
@@ -114,13 +115,13 @@ class PlannedBaseline:
 
 
 def plan_baselines(
-    tasks: Sequence[PlannedTask], arms: Sequence[PlannedArm], seeds: Collection[int]
+    tasks: Sequence[PlannedTask], vectors: Mapping[str, Vectors | None], seeds: Collection[int]
 ) -> Iterator[PlannedBaseline]:
-    """Yield the baselines of tasks; `seeds` are those of the fine-tunings."""
-    vectors = {one: arm.name for arm in reversed(arms) if (one := vectors_of(arm))}
+    """Yield the baselines of tasks; `vectors` are by arm, `seeds` those of the fine-tunings."""
+    first = {one: arm for arm, one in reversed(vectors.items()) if one}
     named = {
-        RANDOM_VECTORS if len(vectors) == 1 else f"{RANDOM_VECTORS}:{arm}": one
-        for one, arm in reversed(vectors.items())
+        RANDOM_VECTORS if len(first) == 1 else f"{RANDOM_VECTORS}:{arm}": one
+        for one, arm in reversed(first.items())
     }
     for task in tasks:
         if not task.is_read:
@@ -147,17 +148,23 @@ def compute_baselines(planned: Sequence[PlannedBaseline], store: Path, tokenizer
 
 def vectors_of(arm: PlannedArm) -> Vectors | None:
     """Return the width of an arm and its tokenizer; None if its model is not here."""
-    tokenizer = arm.lineage.fingerprint.tokenizer_sha256
-    if arm.encoder is None and (architecture := arm.recipe.architecture):
-        return Vectors(architecture.hidden_size, tokenizer)
-    model = arm.recipe.model
-    folder = arm.encoder.folder if arm.encoder else Path(getattr(model, "pretrained", ""))
+    if arm.encoder:
+        return vectors_of_encoder(arm.encoder)
+    architecture, model = arm.recipe.architecture, arm.recipe.model
+    pretrained = Path(getattr(model, "pretrained", ""))
+    width = architecture.hidden_size if architecture else _width(pretrained)
+    return Vectors(width, arm.lineage.fingerprint.tokenizer_sha256) if width else None
+
+
+def vectors_of_encoder(encoder: LocalModel) -> Vectors | None:
+    """Return the width of a finished encoder and its tokenizer."""
+    width = _width(encoder.folder)
+    return Vectors(width, encoder.identity, encoder.folder) if width else None
+
+
+def _width(folder: Path) -> int | None:
+    """Return the width of hidden states that a folder's `config.json` states."""
     config = folder / "config.json"
     settings = read_json_object(config) if config.is_file() else {}
     names = ("hidden_size", "n_embd", "d_model", "dim")
-    width = next((settings[name] for name in names if isinstance(settings.get(name), int)), None)
-    if width is None:
-        return None
-    return (
-        Vectors(width, arm.encoder.identity, folder) if arm.encoder else Vectors(width, tokenizer)
-    )
+    return next((settings[name] for name in names if isinstance(settings.get(name), int)), None)

@@ -19,7 +19,7 @@ from biphasic.errors import ConfigError
 from biphasic.facts import is_baseline
 from biphasic.model.loading.hub import LocalModel
 from biphasic.study.inputs.tasks import PlannedTask
-from biphasic.study.plan.baselines import PlannedBaseline, plan_baselines
+from biphasic.study.plan.baselines import PlannedBaseline, plan_baselines, vectors_of
 from biphasic.study.plan.finetuning import FinetuneGroup, by_training, plan_group
 from biphasic.study.plan.tree import Node, StateTree
 from biphasic.study.spec.arms import ArmConfig, family_of
@@ -154,7 +154,8 @@ class Plan:
     def baselines(self) -> tuple[PlannedBaseline, ...]:
         """The floors and references of its tasks."""
         seeds = dict.fromkeys(seed for group in self.groups for _, seed in group.grid)
-        return tuple(plan_baselines(self.tasks, self.arms, seeds))
+        vectors = {arm.name: vectors_of(arm) for arm in self.arms}
+        return tuple(plan_baselines(self.tasks, vectors, seeds))
 
     def result_ids(self) -> Iterator[str]:
         """Yield the identities of all fine-tunings and baselines."""
