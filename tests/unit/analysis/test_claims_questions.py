@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -488,6 +489,16 @@ def test_a_check_repeated_in_the_weaker_form_is_printed_in_both() -> None:
     result = ask(pair(75, 70), is_mlm_higher, again)
     lines = [line for line in body_lines(result, with_details=True) if line.endswith(": holds")]
     assert [line.startswith("weaker form") for line in lines] == [False, True]
+
+
+def test_what_a_score_at_an_end_of_the_rates_decides_is_provisional() -> None:
+    scores, end = pair(75, 70), "validation chooses the lowest or highest learning rate tried"
+    cells = {key: replace(one, is_at_end=key[0] == "mlm") for key, one in scores.cells.items()}
+    lines = [*body_lines(ask(replace(scores, cells=cells), is_mlm_higher), with_details=True)]
+    assert f"provisional: in 1 of 1 comparison, {end}" in lines
+    assert lines[-1].endswith("clm 70.00 (0.50): +5.00* (provisional)")
+    usual = body_lines(ask(scores, is_mlm_higher), with_details=True)
+    assert not any("provisional" in line for line in usual)
 
 
 def test_the_nearest_level_may_not_lie_too_far_off() -> None:

@@ -41,6 +41,11 @@ class Comparison:
         """Whether it compares scores, even if these do not decide it."""
         return self.holds is not None or sum(row.is_scored for row in self.rows) > 1
 
+    @property
+    def is_provisional(self) -> bool:
+        """Whether it is decided by a score at an end of the learning rates tried."""
+        return self.holds is not None and any(row.is_at_end for row in self.rows)
+
 
 @dataclass(frozen=True)
 class Check:
@@ -137,7 +142,8 @@ class Check:
     def line(self, comparison: Comparison) -> str:
         """Write a comparison with its place: `SC, 210M: ...`."""
         where = self.where(comparison)
-        return f"{where}: {comparison.text}" if where else comparison.text
+        text = comparison.text + " (provisional)" * comparison.is_provisional
+        return f"{where}: {text}" if where else text
 
     def where(self, comparison: Comparison) -> str:
         """Write the factors that distinguish a comparison from the others; empty without any."""

@@ -18,7 +18,7 @@ from biphasic.analysis.claims.rows import factor_text, level_text
 from biphasic.analysis.claims.table import Table
 from biphasic.analysis.estimate import as_convention
 from biphasic.analysis.scores.table import Scores
-from biphasic.analysis.text import listing
+from biphasic.analysis.text import count, listing
 from biphasic.config import refuse_repeats
 from biphasic.errors import BiphasicError, ConfigError
 from biphasic.records import Convention
@@ -144,6 +144,14 @@ class ClaimResult:
         reasons = dict.fromkeys(text for check in self.checks for text in check.missing)
         more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
         return next(iter(reasons), "") + more
+
+    @property
+    def provisional(self) -> str:
+        """How many comparisons use a score at an end of the learning rates; empty without any."""
+        every = [one for check in self.checks for one in check.comparisons]
+        number = sum(one.is_provisional for one in every)
+        ends = "validation chooses the lowest or highest learning rate tried"
+        return f"in {number} of {count(len(every), 'comparison')}, {ends}" if number else ""
 
     @property
     def scope(self) -> str:

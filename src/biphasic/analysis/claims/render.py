@@ -53,7 +53,10 @@ def claims_json(results: Sequence[ClaimResult], scores: Scores, changes: Changes
         },
         "claims": [
             {name: getattr(one.claim, name) for name in ("id", "text", "source", "reading")}
-            | {name: getattr(one, name) for name in ("verdict", "numbers", "scope", "missing")}
+            | {
+                name: getattr(one, name)
+                for name in ("verdict", "numbers", "provisional", "scope", "missing")
+            }
             | {"checks": [_record(check) for check in one.checks]}
             for one in results
         ],
@@ -89,6 +92,8 @@ def body_lines(result: ClaimResult, *, with_details: bool) -> Iterator[str]:
         yield f"reading: {result.claim.reading}"
     if result.scope:
         yield f"{result.numbers}; {result.scope}"
+    if result.provisional:
+        yield f"provisional: {result.provisional}"
     if with_details:
         for check in result.checks:
             form = "weaker form: " if check.weaker else ""

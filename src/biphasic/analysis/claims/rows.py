@@ -35,6 +35,7 @@ ORDERED_FACTORS = ("size", *NUMBER_FACTORS)
 AVERAGE = "average"
 _NOTHING = dict.fromkeys((*FACTORS, "finished", "replicate")) | {
     "mean": math.nan, "half_width": math.nan, "name": "", "terms": (), "is_scored": False,
+    "is_at_end": False,
 }  # fmt: skip
 Row = namedtuple("Row", _NOTHING, defaults=_NOTHING.values())
 Rows = Sequence[Any]  # rows of the table
@@ -88,13 +89,15 @@ def rows_of(scores: Scores, groups: Collection[str] = ()) -> Rows:
         factors |= {"name": scores.written_names[model.name]}
         for dataset in scores.datasets:
             row = Row(**factors, task=dataset.task)
-            one = scores.get(model.name, dataset.name).estimate
+            score = scores.get(model.name, dataset.name)
+            one = score.estimate
             if one is not None and math.isfinite(one.mean):
                 half_width = math.nan if one.half_width is None else one.half_width
                 terms = (Term(1.0, model.name, dataset.name),)
                 row = row._replace(
-                    mean=one.mean, half_width=half_width, terms=terms, is_scored=True
-                )
+                    mean=one.mean, half_width=half_width, terms=terms, is_scored=True,
+                    is_at_end=score.is_at_end,
+                )  # fmt: skip
             if not dataset.is_average:
                 rows.append(row._replace(dataset=dataset.name))
             # A dataset that is alone in its task also counts as its average.

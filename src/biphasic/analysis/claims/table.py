@@ -434,6 +434,7 @@ class _Question:
             gaps.append(Row(
                 **merged(row, partner, held), name=f"{row.name} - {partner.name}", mean=mean,
                 terms=() if math.isnan(mean) else terms, is_scored=not math.isnan(mean),
+                is_at_end=row.is_at_end or partner.is_at_end,
             ))  # fmt: skip
         self.rows, self.kind = gaps, "difference"
 
@@ -452,6 +453,7 @@ class _Question:
             )
             best_rows.append(Row(
                 **shared, is_scored=all(row.is_scored for row in group),
+                is_at_end=any(row.is_at_end for row in group),
                 name=best.name if is_known else f"the best {factor_text(factor)}",
                 mean=getattr(best, factor) if is_known else math.nan,
             ))  # fmt: skip
