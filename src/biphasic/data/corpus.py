@@ -13,14 +13,16 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, compress, islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, PositiveInt
 
 from biphasic.data.tokens.shards import ShardContent
 from biphasic.errors import DataError, reading
 from biphasic.files import read_json_object, write_json
+from biphasic.records import Record, parse_record
 from biphasic.store import CORPUS, complete_folder
 
 REMEDY = "delete the folder and build the corpus again"
@@ -29,14 +31,19 @@ TEXTS = "texts"  # folder of a store for facts about corpora outside it
 _LENGTHS = "lengths.npy"
 _BLOCK_TOKENS = 1 << 22
 _FORMAT = "biphasic.corpus/1"
-_FIELDS = {
-    "content_hash": str,
-    "dtype": str,
-    "tokenizer_sha256": str,
-    "provenance": dict,
-    "num_documents": int,
-    "num_tokens": int,
-}
+
+
+class CorpusRecord(Record):
+    """Content of `corpus.json`."""
+
+    content_hash: str
+    dtype: Literal["<u2", "<u4"]
+    tokenizer_sha256: str
+    provenance: dict[str, Any]
+    num_documents: int
+    num_tokens: int
+    shard_documents: Annotated[list[PositiveInt], Field(min_length=1)]
+    vocab_size: int | None = None  # Corpora of version 0.1 do not record it.
 
 
 class Corpus:
@@ -53,19 +60,16 @@ class Corpus:
         self.folder = folder
         CORPUS.open(folder, remedy=REMEDY).verify()
         # The manifest vouches for the bytes, but not for what another program wrote.
-        self.details: dict[str, Any] = read_json_object(folder / DETAILS)
-        try:
-            _check_details(self.details)
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{folder / DETAILS}: not a corpus's ({error!r}); {REMEDY}") from None
-        self.content_hash: str = self.details["content_hash"]
+        raw, where = read_json_object(folder / DETAILS), str(folder / DETAILS)
+        self.details = parse_record(CorpusRecord, raw, where=where, remedy=REMEDY)
+        self.content_hash = self.details.content_hash
         with reading(folder, DataError, remedy=REMEDY, failure="damaged"):
             self.lengths: NDArray[np.int64] = np.load(folder / _LENGTHS)
             if self.lengths.dtype != np.int64 or self.lengths.ndim != 1:
                 raise DataError(f"{folder / _LENGTHS}: not one row of int64; {REMEDY}")
             shards = list(self.shards())
             self._shards = [tokens for _, tokens, _ in shards]
-            self._shard_ends = [*accumulate(self.details["shard_documents"])]
+            self._shard_ends = [*accumulate(self.details.shard_documents)]
             self._starts = np.concatenate(
                 [np.cumsum(lengths) - lengths for _, _, lengths in shards]
             )
@@ -91,11 +95,11 @@ class Corpus:
 
     def shards(self) -> Iterator[tuple[Path, NDArray[np.integer], NDArray[np.int64]]]:
         """Yield each shard's file, its tokens, and the lengths of its documents."""
-        ends = np.cumsum(self.details["shard_documents"])
+        ends = np.cumsum(self.details.shard_documents)
         for index, lengths in enumerate(np.split(self.lengths, ends[:-1])):
             file = self.folder / shard_name(index)
             # Map each shard again, so at most one is in memory.
-            yield file, np.memmap(file, dtype=self.details["dtype"], mode="r"), lengths
+            yield file, np.memmap(file, dtype=self.details.dtype, mode="r"), lengths
 
 
 def assemble_corpus(
@@ -148,7 +152,7 @@ def token_blocks(tokens: NDArray[np.integer]) -> Iterator[tuple[int, NDArray[np.
 
 def content_hash_of(corpus: Corpus) -> str:
     """Compute a corpus's content hash from its tokens."""
-    hasher = hashlib.sha256(corpus.details["dtype"].encode())
+    hasher = hashlib.sha256(corpus.details.dtype.encode())
     for _, tokens, lengths in corpus.shards():
         _hash_documents(hasher, tokens, lengths)
     return hasher.hexdigest()
@@ -167,18 +171,6 @@ def plugins_of(provenance: Mapping[str, Any]) -> Iterator[str]:
         yield from plugins_of(part["provenance"])
     for texts in provenance.get("plugins", {}).values():
         yield from texts
-
-
-def _check_details(details: dict[str, Any]) -> None:
-    """Raise a KeyError, TypeError or ValueError for a field of `corpus.json` that reading needs."""
-    for name, kind in _FIELDS.items():
-        if type(details[name]) is not kind:
-            raise TypeError(f"{name} is no {kind.__name__}")
-    if details["dtype"] not in {"<u2", "<u4"}:
-        raise ValueError("dtype is no type of tokens")
-    counts = details["shard_documents"]
-    if not (isinstance(counts, list) and counts and all(type(n) is int and n > 0 for n in counts)):
-        raise ValueError("shard_documents are no counts of documents")
 
 
 def shard_name(index: int) -> str:

@@ -458,7 +458,7 @@ def test_counts_by_source_reason_and_licence(tmp_path, configure, tokenizer):
             for name, odd in (("CC0", 0), ("MIT", 1))
             if any(int(number) % 2 == odd for number in names(folder))
         }
-        assert corpus.details["provenance"]["by_source"]["a.jsonl"] == counts[split]
+        assert corpus.details.provenance["by_source"]["a.jsonl"] == counts[split]
     total = counts["train"]["documents"] + counts["heldout"]["documents"]
     assert total == len(kept)
 

@@ -43,17 +43,17 @@ def test_round_trip(corpus, documents, tokenizer):
         assert corpus.tokens(index, 0, len(ids)).tolist() == ids
         assert corpus.tokens(index, 1, 3).tolist() == ids[1:3]
     assert corpus.num_tokens == sum(len(tokenizer.encode(text)) for _, text in documents)
-    assert corpus.details["num_documents"] == len(documents)
-    assert corpus.details["num_tokens"] == corpus.num_tokens
-    assert corpus.details["tokenizer_sha256"] == tokenizer.sha256
-    assert corpus.details["provenance"] == {"source": "synthetic"}
+    assert corpus.details.num_documents == len(documents)
+    assert corpus.details.num_tokens == corpus.num_tokens
+    assert corpus.details.tokenizer_sha256 == tokenizer.sha256
+    assert corpus.details.provenance == {"source": "synthetic"}
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(1 << 16, "<u2"), ((1 << 16) + 1, "<u4")])
 def test_the_narrowest_type_that_holds_the_vocabulary(tmp_path, vocab_size, dtype):
     largest = vocab_size - 1
     corpus = build(tmp_path / "c", [("a", f"0 {largest} 7")], WideTokenizer(vocab_size))
-    assert corpus.details["dtype"] == dtype
+    assert corpus.details.dtype == dtype
     assert corpus.tokens(0, 0, 3).tolist() == [0, largest, 7]
     assert (tmp_path / "c" / "tokens-00000.bin").stat().st_size == 3 * int(dtype[-1])
 
@@ -62,7 +62,7 @@ def test_shards_close_once_they_are_full(tmp_path):
     documents = [(str(i), " ".join([str(i)] * n)) for i, n in enumerate([4, 3, 9, 1, 2, 1])]
     corpus = build(tmp_path / "c", documents, WideTokenizer(100), block_bytes=10)
     # Of text: the first two hold 7 + 5 bytes, the third 17; of the others three are not yet 10.
-    assert corpus.details["shard_documents"] == [2, 1, 3]
+    assert corpus.details.shard_documents == [2, 1, 3]
     assert len(list((tmp_path / "c").glob("tokens-*.bin"))) == 3
     for index, length in enumerate([4, 3, 9, 1, 2, 1]):
         assert corpus.tokens(index, 0, length).tolist() == [index] * length

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 import biphasic
-from biphasic.data.building.build import build_corpus, is_built, read_record
+from biphasic.data.building.build import build_corpus, is_built_from, read_record
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.merge import merge_builds, merge_corpora
 from biphasic.data.building.verify import verify_build, verify_corpus, verify_tokenizer
@@ -31,8 +31,8 @@ def test_a_merged_corpus_is_that_of_all_documents(tmp_path, parts, documents, co
     merged = verify_corpus(tmp_path / "merged")
     assert merged.content_hash == corpus.content_hash
     assert [json.loads(name) for name in merged.names()] == [name for name, _ in documents]
-    assert merged.details["vocab_size"] == 320
-    noted = merged.details["provenance"]["merged"]
+    assert merged.details.vocab_size == 320
+    noted = merged.details.provenance["merged"]
     assert [part["name"] for part in noted] == ["first", "second"]
     assert [part["provenance"] for part in noted] == [{"from": "first"}, {"from": "second"}]
     assert [part["content_hash"] for part in noted] == [Corpus(p).content_hash for p in parts]
@@ -138,7 +138,7 @@ def test_built_corpora_are_merged_split_by_split(tmp_path, builds):
     assert record["sources"] == parts[0]["sources"] | parts[1]["sources"]
     # A corpus of a description is another one.
     with pytest.raises(ConfigError, match="made from other sources"):
-        is_built(tmp_path / "merged", parts[0]["origin"])
+        is_built_from(tmp_path / "merged", parts[0]["origin"])
 
 
 @pytest.mark.parametrize("fraction", [0.2, 0.5])

@@ -82,13 +82,6 @@ def test_a_shard_holds_notes_characters_and_lengths(tmp_path, tokenizer):
     assert (tmp_path / "s" / NAMES).read_text() == '"a/\\u00fc"\n"b"\n"c\\n"\n'
 
 
-def test_text_that_is_no_unicode_is_named():
-    with pytest.raises(DataError, match=r"document 'x': .* not valid Unicode"):
-        BatchBuilder().add("x", "a\ud800b")
-    with pytest.raises(DataError, match=r"document 'x\\udcff': its name"):
-        BatchBuilder().add("x\udcff", "ab")
-
-
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_shards_are_the_same_wherever_they_are_made(
     tmp_path, documents, tokenizer, tokenizer_folder, num_workers

@@ -49,7 +49,7 @@ from biphasic.files import read_json, remove_partials, write_json
 from biphasic.locks import locked_folder
 from biphasic.plugins import keep_files, named_plugins
 from biphasic.records import FEW_HELDOUT
-from biphasic.store import CORPUS, TOKENIZER, is_complete
+from biphasic.store import CORPUS, TOKENIZER, ArtifactType, is_complete
 
 _MORE_HELDOUT = (
     "add more text, or raise heldout_fraction (--heldout-fraction, or in a corpus file or 'corpus' "
@@ -142,12 +142,17 @@ def building(
 ) -> Iterator[Path | None]:
     """Lock a folder and yield its working folder; None if it is built. The record comes last."""
     with locked_folder(folder, remedy="choose another folder"):
-        yield None if is_built(folder, origin) else _begin(folder, origin, say=say)
+        yield None if is_built_from(folder, origin) else _begin(folder, origin, say=say)
         shutil.rmtree(folder / _WORK, ignore_errors=True)
 
 
-def is_built(folder: Path, origin: dict[str, Any]) -> bool:
-    """Return whether a folder holds a finished corpus of this origin."""
+def is_built(folder: Path) -> bool:
+    """Return whether a folder has a finished corpus; a failed build leaves parts, but no record."""
+    return (folder / RECORD).is_file() and all(map(is_complete, _kinds(folder)))
+
+
+def is_built_from(folder: Path, origin: dict[str, Any]) -> bool:
+    """Return whether a folder holds a finished corpus of this origin, and verify it."""
     if not (folder / RECORD).is_file():
         return False
     record = read_json(folder / RECORD, remedy=_remedy(folder))
@@ -159,13 +164,17 @@ def is_built(folder: Path, origin: dict[str, Any]) -> bool:
             f"{folder}: holds a corpus made from other sources or settings; choose another folder, "
             "or delete it"
         )
-    folders = CorpusFolders.below(folder)
-    parts = {folders.tokenizer: TOKENIZER, folders.train: CORPUS, folders.heldout: CORPUS}
-    if not all(map(is_complete, parts)):
+    if not is_built(folder):
         return False
-    for part, kind in parts.items():
+    for part, kind in _kinds(folder).items():
         kind.open(part, remedy=_remedy(folder)).verify()
     return True
+
+
+def _kinds(folder: Path) -> dict[Path, ArtifactType]:
+    """Return the parts of a build, each with its type."""
+    folders = CorpusFolders.below(folder)
+    return {folders.tokenizer: TOKENIZER, folders.train: CORPUS, folders.heldout: CORPUS}
 
 
 def decisive(origin: dict[str, Any]) -> dict[str, Any]:
@@ -364,7 +373,7 @@ def _begin(folder: Path, origin: dict[str, Any], *, say: Callable[[str], None]) 
     with reading(path, DataError, remedy=remedy, failure="damaged"):
         is_same = begun is not None and decisive(begun) == decisive(origin)
     is_ours = begun is not None or (folder / RECORD).is_file()
-    for part in (folders.tokenizer, folders.train, folders.heldout):
+    for part in _kinds(folder):
         if part.exists() and not is_ours:
             raise ConfigError(f"{part}: already exists, not from a build; choose an empty folder")
         if part.exists() and (part != folders.tokenizer or not is_same):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -15,14 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.data.building.mask_token import count_special_tokens, find_token
-from biphasic.data.building.selection import SeenDigests
+from biphasic.data.building.selection import SeenDigests, digest_of
 from biphasic.data.corpus import Corpus, sources_of
 from biphasic.data.rows import NUM_SPECIAL, BatchShape, RowPlan
 from biphasic.data.tokens.tokenizer import TextTokenizer
 
 _MOST_ROWS = 4096  # maximum rows for measuring the fill rate
 _SAMPLE_TOKENS = 64
-_DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def inspect_corpus(
 ) -> CorpusSummary:
     """Read a corpus and describe it; a tokenizer other than its own is ignored."""
     corpus = Corpus(folder)
-    is_other = bool(tokenizer) and tokenizer.sha256 != corpus.details["tokenizer_sha256"]
+    is_other = bool(tokenizer) and tokenizer.sha256 != corpus.details.tokenizer_sha256
     tokenizer = None if is_other else tokenizer
     has_mask = tokenizer is not None and "mask" in tokenizer.special_ids
     marks = (5, 50, 95, 100)
@@ -85,15 +83,15 @@ def inspect_corpus(
     return CorpusSummary(
         documents=len(corpus),
         tokens=corpus.num_tokens,
-        shards=len(corpus.details["shard_documents"]),
-        dtype=corpus.details["dtype"],
+        shards=len(corpus.details.shard_documents),
+        dtype=corpus.details.dtype,
         content_hash=corpus.content_hash,
         lengths=length_bins(corpus.lengths),
         percentiles=dict(zip(marks, values, strict=True)),
         fill_rate=rate,
         fill_rows=num_rows,
         duplicates=count_duplicates(corpus),
-        sources=tuple(sources_of(corpus.details["provenance"])),
+        sources=tuple(sources_of(corpus.details.provenance)),
         samples=tuple(_samples(corpus, tokenizer, num_samples)) if tokenizer else (),
         mask_document=find_token(tokenizer.mask_id, corpus) if tokenizer and has_mask else None,
         special_in_text=count_special_tokens(corpus, tokenizer) if tokenizer else {},
@@ -132,8 +130,7 @@ def count_duplicates(corpus: Corpus) -> int:
             end = 0
             for length in lengths.tolist():
                 start, end = end, end + length
-                content = hashlib.blake2b(tokens[start:end].data, digest_size=_DIGEST_BYTES)
-                num_duplicates += not seen.add(content.digest())
+                num_duplicates += not seen.add(digest_of(tokens[start:end].data))
     return num_duplicates
 
 

@@ -53,7 +53,7 @@ def merge_corpora(sources: Sequence[Path], folder: Path) -> None:
     """Concatenate corpora; shards are linked, or copied to another file system."""
     corpora = _open_matching(sources)
     origin = [_origin(corpus) for corpus in corpora]
-    if is_complete(folder) and Corpus(folder).details["provenance"] == {"merged": origin}:
+    if is_complete(folder) and Corpus(folder).details.provenance == {"merged": origin}:
         return
     if folder.exists():
         raise ConfigError(f"{folder}: already exists; choose another folder, or delete it")
@@ -67,10 +67,11 @@ def _open_matching(sources: Sequence[Path]) -> list[Corpus]:
     seen: dict[str, Path] = {}
     for corpus in corpora:
         for key, what in (("tokenizer_sha256", "tokenizers"), ("dtype", "number types")):
-            if corpus.details[key] != first.details[key]:
+            own, others = getattr(first.details, key), getattr(corpus.details, key)
+            if own != others:
                 raise DataError(
                     f"{first.folder} and {corpus.folder}: made with different {what} "
-                    f"({first.details[key][:12]} and {corpus.details[key][:12]}); build them with "
+                    f"({own[:12]} and {others[:12]}); build them with "
                     "the same --tokenizer"
                 )
         if other := seen.get(corpus.content_hash):
@@ -84,9 +85,9 @@ def _write(corpora: Sequence[Corpus], folder: Path) -> None:
     assemble_corpus(
         folder,
         _shards(corpora),
-        tokenizer_sha256=first["tokenizer_sha256"],
-        dtype=first["dtype"],
-        vocab_size=first.get("vocab_size"),
+        tokenizer_sha256=first.tokenizer_sha256,
+        dtype=first.dtype,
+        vocab_size=first.vocab_size,
         provenance={"merged": [_origin(corpus) for corpus in corpora]},
     )
 
@@ -120,5 +121,5 @@ def _heldout_fractions(origin: dict[str, Any]) -> Iterator[float]:
 
 
 def _origin(corpus: Corpus) -> dict[str, object]:
-    kept = ("content_hash", "num_documents", "num_tokens", "provenance")
-    return {"name": corpus.folder.resolve().name, **{key: corpus.details[key] for key in kept}}
+    kept = {"content_hash", "num_documents", "num_tokens", "provenance"}
+    return {"name": corpus.folder.resolve().name, **corpus.details.model_dump(include=kept)}

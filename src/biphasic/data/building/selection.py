@@ -19,7 +19,6 @@ CorpusSplit = Literal["train", "heldout"]
 # Reasons are columns of the shards' index, so a new one stands at the end.
 Reason = Literal["empty", "too_short", "too_long", "duplicate", "in_evaluation_task"]
 
-_DIGEST_BYTES = 16
 _CACHE_KIB = 64 * 1024
 
 
@@ -91,9 +90,10 @@ class Selection:
         return None
 
 
-def digest_of(text: str) -> bytes:
-    """Return a 16-byte digest of a text: BLAKE2b of its UTF-8."""
-    return hashlib.blake2b(text.encode("utf-8"), digest_size=_DIGEST_BYTES).digest()
+def digest_of(content: str | memoryview) -> bytes:
+    """Return a 16-byte digest: BLAKE2b of bytes, or of the UTF-8 of a text."""
+    content = content.encode("utf-8") if isinstance(content, str) else content
+    return hashlib.blake2b(content, digest_size=16).digest()
 
 
 def split_of(text_digest: bytes, heldout_fraction: float) -> CorpusSplit:

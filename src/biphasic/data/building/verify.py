@@ -26,9 +26,9 @@ def verify_corpus(folder: Path) -> Corpus:
 def _contradictions(corpus: Corpus) -> Iterator[tuple[Path, str]]:
     """Yield files whose contents contradict those of others, and how."""
     folder, details = corpus.folder, corpus.details
-    if not sum(details["shard_documents"]) == len(corpus) == details["num_documents"]:
+    if not sum(details.shard_documents) == len(corpus) == details.num_documents:
         yield folder / "lengths.npy", "its number of documents differs from corpus.json"
-    if (corpus.lengths <= 0).any() or corpus.num_tokens != details["num_tokens"]:
+    if (corpus.lengths <= 0).any() or corpus.num_tokens != details.num_tokens:
         yield folder / "lengths.npy", "its lengths do not add up to the tokens in corpus.json"
     num_names = sum(1 for _ in corpus.names())
     if num_names != len(corpus):
@@ -38,8 +38,7 @@ def _contradictions(corpus: Corpus) -> Iterator[tuple[Path, str]]:
         if len(tokens) != num_tokens:
             yield file, f"has {len(tokens)} tokens, but its documents {num_tokens}"
         largest = max((int(block.max()) for _, block in token_blocks(tokens)), default=-1)
-        # Corpora of version 0.1 do not record their vocabulary size.
-        if largest >= details.get("vocab_size", np.inf):
+        if largest >= (details.vocab_size or np.inf):
             yield file, f"has the token {largest}, beyond the vocabulary"
     if content_hash_of(corpus) != corpus.content_hash:
         yield folder / DETAILS, "its content hash does not match the tokens"
@@ -58,7 +57,7 @@ def verify_build(folder: Path) -> tuple[Corpus, Corpus]:
 def verify_tokenizer(folder: Path, corpus: Corpus) -> TextTokenizer:
     """Read a corpus's tokenizer, and verify its files and that the corpus was made with it."""
     tokenizer = read_tokenizer(folder)
-    if tokenizer.sha256 != corpus.details["tokenizer_sha256"]:
+    if tokenizer.sha256 != corpus.details.tokenizer_sha256:
         raise DataError(f"{folder}: not the tokenizer that {corpus.folder} was made with; {REMEDY}")
     return tokenizer
 

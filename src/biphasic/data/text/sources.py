@@ -226,35 +226,31 @@ def read_documents(source: TextSource, context: SourceContext = _ALONE) -> Itera
     """Read a source's documents one at a time, always in the same order."""
     with reading(source.short_name, DataError, remedy="repair the source"):
         for document in source.documents(context):
-            if not isinstance(document, SourceDocument) or not isinstance(document.id, str):
-                raise DataError(
-                    f"documents yields {document!r:.80}; it must yield SourceDocument, with a text "
-                    "as id",
-                    about=source.short_name,
-                )
-            if not isinstance(document.text, str):
-                kind = type(document.text).__name__
-                raise DataError(
-                    f"document {document.id!r:.80}: its text is of type {kind}",
-                    about=source.short_name,
-                )
-            try:
-                document.text.encode()
-            except UnicodeEncodeError as error:
-                raise DataError(
-                    f"document {document.id!r:.80}: its text holds an unpaired surrogate "
-                    f"(character {error.start}), which is not valid text",
-                    about=source.short_name,
-                ) from None
-            if document.split not in _SPLITS:
-                raise DataError(
-                    f"document {document.id!r:.80}: its split is {document.split!r:.80}; it must "
-                    "be 'train', 'heldout' or None",
-                    about=source.short_name,
-                )
+            if problem := _problem(document):
+                raise DataError(problem, about=source.short_name)
             if source.license and not document.license:
                 document = replace(document, license=source.license)  # noqa: PLW2901
             yield document
+
+
+def _problem(document: SourceDocument) -> str:
+    """Return why a document cannot be part of a corpus; empty if it can."""
+    if not isinstance(document, SourceDocument) or not isinstance(document.id, str):
+        return f"documents yields {document!r:.80}; it must yield SourceDocument, with a text as id"
+    what = f"document {document.id!r:.80}"
+    if not isinstance(document.text, str):
+        return f"{what}: its text is of type {type(document.text).__name__}"
+    for part, text in (("id", document.id), ("text", document.text)):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            return (
+                f"{what}: its {part} holds an unpaired surrogate (character {error.start}), which "
+                "is not valid text"
+            )
+    if document.split not in _SPLITS:
+        return f"{what}: its split is {document.split!r:.80}; it must be 'train', 'heldout' or None"
+    return ""
 
 
 def source_origin(source: TextSource, context: SourceContext = _ALONE) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from biphasic.data.tokens.pieces import piece_encoder
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import DataError
 from biphasic.store import complete_folder
 
 BLOCK_BYTES = 1 << 24  # text of a block, in bytes of UTF-8: some seconds of work for one core
@@ -87,13 +86,9 @@ class BatchBuilder:
 
     def add(self, document_id: str, text: str, notes: Sequence[int] = ()) -> None:
         """Add a document."""
-        parts = (
-            _encoded(document_id, f"document {document_id!r}: its name", remedy="rename it"),
-            _encoded(text, f"document {document_id!r}: its text", remedy="fix it"),
-        )
-        self._parts += parts
+        self._parts += (document_id.encode(), text.encode())
         self._notes.append(notes)
-        self._num_bytes += len(parts[1])
+        self._num_bytes += len(self._parts[-1])
 
     def take(self) -> DocumentBatch | None:
         """Return the collected documents, if any, and clear the collection."""
@@ -152,10 +147,3 @@ def text_batches(
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _encoded(text: str, what: str, *, remedy: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(f"{what} is not valid Unicode ({error.reason}); {remedy}") from None

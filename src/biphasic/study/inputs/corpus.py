@@ -15,6 +15,7 @@ from biphasic.data.building.build import (
     CorpusFolders,
     build_corpus,
     corpus_origin,
+    is_built,
     notes_on,
     read_record,
 )
@@ -232,7 +233,6 @@ def build_missing_corpus(
     """Build a corpus, or wait for another process that builds it."""
     name = f"data-{folder.name}"
     with wait_for_work(store, name, doing=f"building {name}", say=say):
-        # A failed or interrupted build leaves parts, but no record.
         if not is_built(folder):
             build_corpus(
                 config,
@@ -244,12 +244,6 @@ def build_missing_corpus(
             )
             for line in notes_on(folder):
                 say(line)
-
-
-def is_built(folder: Path) -> bool:
-    """Return whether a folder has a finished corpus."""
-    parts = (folder / part for part in ("tokenizer", "train", "heldout"))
-    return (folder / RECORD).is_file() and all(map(is_complete, parts))
 
 
 def prepare_builtin_tasks(libraries: tuple[str, ...] | None, store: Path, *, say: Say) -> Path:

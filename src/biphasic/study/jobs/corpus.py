@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Literal
 
 from biphasic.data.building.blend import BuildProgress
+from biphasic.data.building.build import is_built
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import StoppedError
 from biphasic.execution.job import Job, Progress, Report, ShouldStop, never
-from biphasic.study.inputs.corpus import build_missing_corpus, is_built
+from biphasic.study.inputs.corpus import build_missing_corpus
 
 
 class CorpusJob(Job):

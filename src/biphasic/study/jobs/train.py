@@ -109,8 +109,8 @@ class TrainJob(Job):
             for corpus in (data.corpus, *data.corpora.values()):
                 path = self.store / TEXTS / f"{corpus.content_hash}.json"
                 if not (corpus.folder.is_relative_to(self.store / "data") or path.is_file()):
-                    kept = ("content_hash", "num_documents", "num_tokens", "provenance")
-                    write_json(path, {key: corpus.details[key] for key in kept})
+                    kept = {"content_hash", "num_documents", "num_tokens", "provenance"}
+                    write_json(path, corpus.details.model_dump(include=kept))
         train_segment(
             Lineage(self.recipe, data.fingerprint),
             data,

@@ -11,6 +11,7 @@ from functools import partial
 from rich.console import Console
 
 from biphasic.amounts import size
+from biphasic.data.building.build import is_built
 from biphasic.errors import ConfigError, DataError, ModelError, StudyError
 from biphasic.execution.job import WorkItem, save_job
 from biphasic.locks import Say
@@ -27,7 +28,7 @@ from biphasic.store import (
     is_trained,
     state_folder,
 )
-from biphasic.study.inputs.corpus import DataPaths, is_built, locate_corpus, prepare_corpus
+from biphasic.study.inputs.corpus import DataPaths, locate_corpus, prepare_corpus
 from biphasic.study.inputs.overlaps import count_overlaps
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver
 from biphasic.study.jobs.corpus import CorpusJob
