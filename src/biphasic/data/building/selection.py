@@ -92,8 +92,8 @@ class Selection:
 
 def digest_of(content: str | memoryview) -> bytes:
     """Return a 16-byte digest: BLAKE2b of bytes, or of the UTF-8 of a text."""
-    content = content.encode("utf-8") if isinstance(content, str) else content
-    return hashlib.blake2b(content, digest_size=16).digest()
+    encoded = content.encode("utf-8") if isinstance(content, str) else content
+    return hashlib.blake2b(encoded, digest_size=16).digest()
 
 
 def split_of(text_digest: bytes, heldout_fraction: float) -> CorpusSplit:
