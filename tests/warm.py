@@ -56,7 +56,12 @@ def draw_nothing(patch: pytest.MonkeyPatch) -> None:
         file.write(drawn.decode() if isinstance(file, io.TextIOBase) else drawn)
 
     patch.setattr(Figure, "savefig", save)
-    for name in ("analysis.figures.draw._draw", "analysis.page.figures.draw_strips"):
+    for name in (
+        "analysis.figures.draw.draw_chart",
+        "analysis.figures.tuning.draw_chart",
+        "analysis.page.figures.draw_chart",
+        "analysis.page.figures.draw_strips",
+    ):
         patch.setattr(f"biphasic.{name}", lambda *_, **__: empty)
 
 

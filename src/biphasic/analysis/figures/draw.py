@@ -1,47 +1,35 @@
-"""Drawing of charts: panels with a shared kind of axis, and a legend above them."""
+"""Drawing of charts: panels with a shared kind of axis, and a legend above them.
+
+Matplotlib lays figures out; long names are shortened by their number of characters.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Series
-from biphasic.analysis.figures.frame import (
-    FONT_SIZE,
-    POINTS_PER_INCH,
-    SMALL,
-    EndLabel,
-    add_field,
-    draw_key,
-    ends_fit,
-    fitting,
-    fix_ticks,
-    head,
-    key_height,
-    label_ends,
-    lay_out_key,
-    marker_look,
-    text_width,
-)
 from biphasic.analysis.figures.render import drawing, page_svg
-from biphasic.analysis.text import is_whole, wrap
-from biphasic.palette import FLOOR, INK, MUTED, PAPER
+from biphasic.analysis.text import flat, shortened, wrap
+from biphasic.palette import FLOOR, GRID, INK, MUTED, PAPER, SeriesStyle
 
-# In inches.
-_EDGE, _LEFT, _RIGHT, _END_NAMES, _END_VALUES = 0.08, 0.36, 0.1, 1.1, 0.72
-_HEAD, _UNIT_ALONE, _TICKS, _AXIS_LABEL, _TITLE = 0.42, 0.26, 0.2, 0.12, 0.26
-_TICK_GAP, _WIDEST_TICK, _TICK_HEIGHT = 0.04, 1.2, 0.3
-# In typographic points.
-_TITLE_SIZE, _DODGE, _WIDEST_DODGE = 10.0, 2.6, 10.0
+SMALL, FONT_SIZE, _TITLE_SIZE = 7.5, 8.0, 10.0  # of texts, in points
+_LETTERS = 13  # that fit into an inch
+_LONGEST = 60  # letters of a name in a legend
+_ABOVE, _BELOW, _ROW = 0.62, 0.42, 0.2  # of a panel, and of a row of the legend; in inches
+_DODGE, _WIDEST_DODGE = 2.6, 10.0  # between series with intervals, in points
 _LEAST_WIDTH = 3  # panels
 _FLAT_ROOM = 1.0  # around a line of equal values, in its unit
 _FEW_POINTS = 12
+_RIMMED = 4.0
 
 
 @dataclass(frozen=True)
@@ -52,72 +40,121 @@ class FigureLayout:
     panel_width: float = 1.76  # width of a panel, including tick labels
     panel_height: float = 1.5  # height of the axes of a panel
     has_title: bool = True
-    # Whether to draw a legend; otherwise lines are named at their ends where the names fit there.
-    has_key: bool = True
 
 
 PRINT = FigureLayout()  # width of a page
-# Width of a phone, one panel per row.
-PHONE = FigureLayout(num_columns=1, panel_width=3.7, panel_height=1.7, has_title=False)
-# Width of a phone, with labels at the ends of lines.
-ALONE = FigureLayout(1, panel_width=3.6, panel_height=1.96, has_title=False, has_key=False)
-# Like `ALONE`, for print with two panels per row.
-PAIRS = replace(ALONE, num_columns=2, panel_width=3.9)
+PHONE = FigureLayout(1, panel_width=3.7, panel_height=1.8, has_title=False)  # width of a phone
+PAIRS = FigureLayout(2, panel_width=3.9, panel_height=1.96, has_title=False)  # for print
 
 
-def chart_svg(chart: Chart, layout: FigureLayout = PHONE) -> str:
-    """Render a chart as SVG for a page."""
-    return page_svg(draw_chart(chart, layout), name=chart.name, alt=chart.alt)
+def chart_svg(chart: Chart) -> str:
+    """Render a chart as SVG for a page, as wide as a phone."""
+    return page_svg(draw_chart(chart, PHONE), name=chart.name, alt=chart.alt)
 
 
 def draw_chart(chart: Chart, layout: FigureLayout = PRINT) -> Figure:
     """Draw a chart."""
-    with drawing(salt=chart.name):
-        return _draw(chart, layout)
-
-
-def _draw(chart: Chart, layout: FigureLayout) -> Figure:
     num_columns = max(1, min(layout.num_columns, len(chart.panels)))
-    num_rows = math.ceil(len(chart.panels) / num_columns)
     # A figure of one or two panels is wide enough for its title and legend.
-    num_wide = min(_LEAST_WIDTH, layout.num_columns) if layout.has_key else num_columns
-    width = 2 * _EDGE + layout.panel_width * max(num_columns, num_wide)
-    panel_width = (width - 2 * _EDGE) / num_columns
-    is_named = not layout.has_key and _names_fit(chart.panels, height=layout.panel_height)
-    keyed = [] if is_named else [series for panel in chart.panels for series in panel.series]
-    entries = lay_out_key(keyed, width=width - 2 * _EDGE)
-    title = _TITLE if layout.has_title else 0.0
-    above = _HEAD if any(panel.title for panel in chart.panels) else _UNIT_ALONE
-    row_height = above + layout.panel_height + _TICKS
-    height = 2 * _EDGE + title + key_height(entries) + num_rows * row_height + _AXIS_LABEL
-    figure = Figure(figsize=(width, height), facecolor=PAPER)
-    top = height - _EDGE
-    if layout.has_title:
-        text = fitting(chart.title, _TITLE_SIZE, width - 2 * _EDGE, "bold")
-        figure.text(
-            _EDGE / width, (top - 0.04) / height, text,
-            fontsize=_TITLE_SIZE, fontweight="bold", color=INK, va="top",
+    width = layout.panel_width * max(num_columns, min(_LEAST_WIDTH, layout.num_columns))
+    keys = _keys(chart.panels)
+    letters = min(_LONGEST, round(width * _LETTERS) - 6)
+    shown = shortened(keys, lambda name: len(name) <= letters)
+    names = [_cut(shown[name], letters) for name in keys]
+    columns = max(1, int(width * _LETTERS) // (max(map(len, names), default=0) + 6))
+    num_rows = math.ceil(len(chart.panels) / num_columns)
+    above = _ROW * math.ceil(len(names) / columns) + (0.3 if layout.has_title else 0.0)
+    height = above + num_rows * (_ABOVE + layout.panel_height) + _BELOW
+    with drawing(salt=chart.name):
+        figure, panels = panels_of(len(chart.panels), num_columns, (width, height))
+        title = _cut(chart.title, round(width * _LETTERS * 0.85)) if layout.has_title else None
+        figure.legend(
+            [*keys.values()], names, loc="outside upper left", ncols=columns, frameon=False,
+            fontsize=FONT_SIZE, labelcolor=INK, handlelength=2.4, columnspacing=1.6, borderpad=0.2,
+            labelspacing=0.3, title=title, alignment="left",
+            title_fontproperties={"size": _TITLE_SIZE, "weight": "bold"},
         )  # fmt: skip
-    draw_key(figure, entries, left=_EDGE, top=top - title)
-    first_row = top - title - key_height(entries)
-    for index, panel in enumerate(chart.panels):
-        row, column = divmod(index, num_columns)
-        right = _RIGHT if layout.has_key else _END_NAMES if is_named else _END_VALUES
-        field = panel_width - _LEFT - right
-        bottom = first_row - row * row_height - above - layout.panel_height
-        left = _EDGE + column * panel_width + _LEFT
-        axes = add_field(figure, left, bottom, field, layout.panel_height)
-        _draw_panel(axes, panel, chart.axis, width=field)
-        if not layout.has_key:
-            label_ends(axes, _ends(panel, is_named=is_named), height=layout.panel_height)
-    figure.text(0.5, 0.06 / height, chart.axis.label, fontsize=SMALL, color=MUTED, ha="center")
+        figure.supxlabel(chart.axis.label, fontsize=SMALL, color=MUTED)
+        for axes, panel in zip(panels, chart.panels, strict=True):
+            _draw_panel(axes, panel, chart.axis, width=width / num_columns - 0.45)
     return figure
 
 
+def panels_of(
+    number: int, num_columns: int, size: tuple[float, float]
+) -> tuple[Figure, Sequence[Axes]]:
+    """Return a figure with axes in rows: two thin edges, a faint grid and small tick labels."""
+    figure = Figure(figsize=size, facecolor=PAPER, layout="constrained")
+    grid = figure.subplots(math.ceil(number / num_columns), num_columns, squeeze=False)
+    for axes in grid.flat[number:]:
+        axes.remove()
+    for axes in grid.flat[:number]:
+        axes.set_facecolor("none")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color(GRID)
+        axes.tick_params(colors=MUTED, labelsize=SMALL, length=0, pad=3)
+        axes.grid(axis="y", color=GRID, linewidth=0.7)
+        axes.set_axisbelow(True)
+    return figure, [*grid.flat[:number]]
+
+
+def head(axes: Axes, title: str, unit: str, *, width: float) -> None:
+    """Write title and unit above axes of a width in inches."""
+    letters = round(width * _LETTERS)
+    title = flat(title) if len(title) <= letters else wrap(title, width=letters)
+    axes.set_title(title, fontsize=FONT_SIZE, color=INK, fontweight="bold",
+                   loc="left", pad=15)  # fmt: skip
+    axes.annotate(
+        _cut(unit, letters), (0, 1), xytext=(0, 5), xycoords="axes fraction",
+        textcoords="offset points", fontsize=SMALL, color=MUTED,
+    )  # fmt: skip
+
+
+def fix_ticks(axes: Axes, ticks: Sequence[tuple[float, str]]) -> None:
+    """Set the ticks of the horizontal axis: positions and texts."""
+    axes.xaxis.set_major_locator(FixedLocator([place for place, _ in ticks]))
+    axes.xaxis.set_major_formatter(FixedFormatter([text for _, text in ticks]))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def marker_look(style: SeriesStyle, *, size: float) -> dict[str, Any]:
+    """Return matplotlib options for the markers of a style, without a line."""
+    # Small markers are close together: a white rim would interrupt their line.
+    is_line = style.marker == "x" or style.is_hollow or size < _RIMMED
+    return {
+        "marker": style.marker, "linestyle": "",
+        "markersize": size if style.is_hollow else size + 0.4,
+        "markerfacecolor": PAPER if style.is_hollow else style.color,
+        "markeredgecolor": style.color if is_line else PAPER,
+        "markeredgewidth": 1.1 if style.is_hollow else 0.6,
+    }  # fmt: skip
+
+
+def _cut(text: str, letters: int) -> str:
+    """Return a text on one line, cut with an ellipsis."""
+    text = flat(text)
+    return text if len(text) <= letters else f"{text[: letters - 1].rstrip()}…"
+
+
+def _keys(panels: Iterable[Panel]) -> Mapping[str, Line2D]:
+    """Return the legend: a line for each label, and for the level without training."""
+    keys: dict[str, Line2D] = {}
+    for panel in panels:
+        for series in panel.series:
+            style = series.style
+            look = marker_look(style, size=5.0) if series.has_markers else {}
+            line = style.line if series.is_connected else ""
+            options = {**look, "color": style.color, "linestyle": line, "linewidth": 1.5}
+            keys.setdefault(series.label, Line2D([], [], **options))
+    for panel in panels:
+        if panel.floor is not None:
+            line = Line2D([], [], color=FLOOR, linewidth=1.2, linestyle=(0, (1, 2)))
+            keys.setdefault(panel.floor_name, line)
+    return keys
+
+
 def _draw_panel(axes: Axes, panel: Panel, axis: Axis, *, width: float) -> None:
-    room = _LEFT + width + _RIGHT - 0.04
-    title = fitting(panel.title, FONT_SIZE, room, "bold")
-    head(axes, title, fitting(panel.unit, SMALL, room), left=_LEFT)
+    head(axes, panel.title, panel.unit, width=width)
     _place_axis(axes, axis, panel, width=width)
     _place_heights(axes, panel)
     # Series with intervals are shifted: the intervals would overlap.
@@ -132,34 +169,23 @@ def _draw_panel(axes: Axes, panel: Panel, axis: Axis, *, width: float) -> None:
             step = min(_DODGE, _WIDEST_DODGE / len(shifted))
             shift = (shifted.index(series) - (len(shifted) - 1) / 2) * step
         _draw_series(axes, series, shift)
-
-
-def _names_fit(panels: Sequence[Panel], *, height: float) -> bool:
-    """Return whether lines can be named at their ends, without cut names or overlaps."""
-    names = {series.label for panel in panels for series in panel.series}
-    return all(map(is_whole, names)) and all(
-        ends_fit(_ends(panel, is_named=True), width=_END_NAMES, height=height) for panel in panels
-    )
-
-
-def _ends(panel: Panel, *, is_named: bool) -> list[EndLabel]:
-    """Return labels of lines: their names, and the last values that are above the upper limit."""
-    _, high = _limits(panel)
-    ends = {}
-    for series in panel.series:  # the last part of a model's line is kept
-        last = series.points[-1]
-        parts = [wrap(series.label)] if is_named else []
-        parts += [f"↑ {last.mean:.1f}"] if last.mean > high else []
-        ends[series.label, last.model] = min(last.mean, high), " ".join(parts), series.style.color
-    if panel.floor is not None:
-        ends["", ""] = panel.floor, wrap(panel.floor_name), FLOOR
-    return [end for end in ends.values() if end[1]]
+    high = axes.get_ylim()[1]
+    beyond = {  # the last part of a model's line is kept
+        (series.label, series.points[-1].model): series
+        for series in panel.series
+        if series.points and high < series.points[-1].mean < math.inf
+    }
+    for place, series in enumerate(beyond.values()):
+        axes.annotate(
+            f"↑ {series.points[-1].mean:.1f}", (1, 1), xytext=(-2, -3 - 9 * place),
+            xycoords="axes fraction", textcoords="offset points", fontsize=SMALL,
+            color=series.style.color, ha="right", va="top",
+        )  # fmt: skip
 
 
 def _place_axis(axes: Axes, axis: Axis, panel: Panel, *, width: float) -> None:
-    """Set limits, and the ticks whose texts do not overlap."""
-    places = [place for place, _ in axis.ticks]
-    places += [point.x for point in panel.points]
+    """Set limits, and the ticks whose texts are not too close."""
+    places = [place for place, _ in axis.ticks] + [point.x for point in panel.points]
     low, high = min(places), max(places)
     if axis.scale == "log":
         axes.set_xscale("log")
@@ -168,65 +194,52 @@ def _place_axis(axes: Axes, axis: Axis, panel: Panel, *, width: float) -> None:
     else:
         has_bars = any(point.low is not None for point in panel.points)
         room = (0.09 if has_bars else 0.04) * (high - low) or 1.0
-        share = 0.4 if axis.scale == "category" else room
-        axes.set_xlim(low - share, high + share)
-    # All categories are labelled; labels of numbers may be omitted.
-    is_category = axis.scale == "category"
-    widest = width / len(axis.ticks) - _TICK_GAP if is_category else _WIDEST_TICK
-    texts = [fitting(text, SMALL, widest) for _, text in axis.ticks]
-    pixels = axes.transData.transform([(place, 0.5) for place, _ in axis.ticks])[:, 0]
-    middles = [float(pixel) / axes.figure.dpi for pixel in pixels]
-    shown = _apart(middles, [text_width(text, SMALL) for text in texts])
-    if is_category:
-        shown = [*range(len(texts))]
-    fix_ticks(axes, [(axis.ticks[index][0], texts[index]) for index in shown])
-
-
-def _apart(middles: Sequence[float], widths: Sequence[float]) -> list[int]:
-    """Return the indices of texts that do not overlap: both ends, then greedily from the left."""
-    order = [*range(len(middles))]
-    chosen: list[int] = []
-    for index in (*order[:1], *order[:0:-1][:1], *order[1:-1]):
-        if all(
-            abs(middles[index] - middles[other]) > (widths[index] + widths[other]) / 2 + _TICK_GAP
-            for other in chosen
-        ):
+        room = 0.4 if axis.scale == "category" else room
+        axes.set_xlim(low - room, high + room)
+    letters = width * _LETTERS
+    if axis.scale == "category":  # all are labelled
+        each = max(4, int(letters / len(axis.ticks)) - 1)
+        fix_ticks(axes, [(place, wrap(text, width=each)) for place, text in axis.ticks])
+        return
+    ends = axes.transScale.transform([(x, 0) for x in axes.get_xlim()])[:, 0]
+    at = [
+        (axes.transScale.transform((place, 0))[0] - ends[0]) / (ends[1] - ends[0]) * letters
+        for place, _ in axis.ticks
+    ]
+    sizes = [len(text) for _, text in axis.ticks]
+    order, chosen = [*range(len(at))], list[int]()
+    for index in (*order[:1], *order[:0:-1][:1], *order[1:-1]):  # both ends, then from the left
+        gaps = (abs(at[index] - at[i]) - (sizes[index] + sizes[i]) / 2 for i in chosen)
+        if all(gap >= 1 for gap in gaps):
             chosen.append(index)
-    return sorted(chosen)
+    fix_ticks(axes, [axis.ticks[index] for index in sorted(chosen)])
 
 
 def _place_heights(axes: Axes, panel: Panel) -> None:
     """Set limits and ticks of the vertical axis, and draw the level without training."""
-    axes.set_ylim(*_limits(panel))
-    if not any(math.isfinite(point.mean) for point in panel.points):
-        axes.set_yticks([])
-        return
-    num_ticks = round(axes.bbox.height / axes.figure.dpi / _TICK_HEIGHT)
-    axes.yaxis.set_major_locator(MaxNLocator(num_ticks, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    if panel.floor is not None:
-        axes.axhline(panel.floor, color=FLOOR, linewidth=1.2, linestyle=(0, (1, 2)))
-
-
-def _limits(panel: Panel) -> tuple[float, float]:
-    """Return the limits of the vertical axis."""
     points = [point for point in panel.points if math.isfinite(point.mean)]
     if not points:  # all are at the upper edge
-        return 0.0, 1.0
+        axes.set_ylim(0.0, 1.0)
+        axes.set_yticks([])
+        return
     levels = [] if panel.floor is None else [panel.floor]
     low = min([*levels, *(point.mean if point.low is None else point.low for point in points)])
     high = max([*levels, *(point.mean if point.high is None else point.high for point in points)])
     high = high if panel.top is None else min(high, panel.top)
     room = 0.08 * (high - low) or _FLAT_ROOM
     # Notes of points at the upper edge are below them.
-    return low - room, high + (room if points == panel.points else 3 * room)
+    axes.set_ylim(low - room, high + (room if points == panel.points else 3 * room))
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    if panel.floor is not None:
+        axes.axhline(panel.floor, color=FLOOR, linewidth=1.2, linestyle=(0, (1, 2)))
 
 
 def _draw_series(axes: Axes, series: Series, shift: float) -> None:
     """Draw a series, shifted to the right by `shift` typographic points."""
     points = sorted(series.points, key=lambda point: point.x)
     color, scale = series.style.color, axes.figure.dpi_scale_trans
-    moved = axes.transData + ScaledTranslation(shift / POINTS_PER_INCH, 0, scale)
+    moved = axes.transData + ScaledTranslation(shift / 72, 0, scale)
     if series.is_connected:
         by_x: dict[float, list[float]] = {}
         for point in points:
@@ -268,4 +281,6 @@ def _draw_series(axes: Axes, series: Series, shift: float) -> None:
         ([(p.x, edge) for p in points if not math.isfinite(p.mean)], False),
     ):
         places, heights = [x for x, _ in group], [y for _, y in group]
-        axes.plot(places, heights, transform=moved, zorder=4, clip_on=is_clipped, **look)
+        axes.plot(
+            places, heights, transform=moved, zorder=4, clip_on=is_clipped, in_layout=False, **look
+        )  # fmt: skip

@@ -14,12 +14,12 @@ from matplotlib.figure import Figure
 
 from biphasic.amounts import round_ticks
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.figures.frame import FONT_SIZE, add_field, fix_ticks, head, marker_look
+from biphasic.analysis.figures.draw import FONT_SIZE, fix_ticks, head, marker_look, panels_of
 from biphasic.analysis.figures.render import drawing
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Score, Scores
 from biphasic.analysis.text import is_whole, points_cell, shortened, wrap
 from biphasic.facts import REFERENCE, is_baseline
-from biphasic.palette import FLOOR, GRID, INK, MUTED, PAPER, SeriesStyle
+from biphasic.palette import FLOOR, GRID, INK, MUTED, SeriesStyle
 
 _OF_BASELINE = SeriesStyle(FLOOR, "D", ":")
 _MOST_TICKS = 4
@@ -100,8 +100,7 @@ def strip(score: Score, style: SeriesStyle, on: Scale, reference: Estimate | Non
     )
 
 
-_COLUMNS, _WIDTH, _GAP = 2, 3.9, 0.3
-_LEFT, _RIGHT, _HEAD, _TICKS, _ROW = 1.22, 1.26, 0.5, 0.2, 0.36
+_COLUMNS, _WIDTH, _FIELD, _ROW = 2, 4.1, 1.7, 0.36
 
 
 def draw_strips(
@@ -109,20 +108,15 @@ def draw_strips(
 ) -> Figure:
     """Draw the strips of every dataset except averages, in two columns."""
     datasets = [dataset for dataset in scores.datasets if not dataset.is_average]
-    field = _ROW * max((len(_shown(scores, dataset)) for dataset in datasets), default=1)
+    num_models = max((len(_shown(scores, dataset)) for dataset in datasets), default=1)
     num_columns = max(1, min(_COLUMNS, len(datasets)))
-    num_rows = -(-len(datasets) // num_columns)
-    across = num_columns * (_WIDTH + _GAP) - _GAP
-    up = num_rows * (_HEAD + field + _TICKS + _GAP) - _GAP
+    rows = -(-len(datasets) // num_columns)
+    height = rows * (0.75 + _ROW * num_models)
     with drawing(salt="scores"):
-        figure = Figure(figsize=(across, max(up, 1.0)), facecolor=PAPER)
-        for index, dataset in enumerate(datasets):
-            row, column = divmod(index, num_columns)
-            bottom = up - row * (_HEAD + field + _TICKS + _GAP) - _HEAD - field
-            left = column * (_WIDTH + _GAP) + _LEFT
-            axes = add_field(figure, left, bottom, _WIDTH - _LEFT - _RIGHT, field)
-            title = wrap(titles[dataset.name], width=40, num_lines=1)
-            head(axes, title, f"{dataset.metric_facts.title}, %", left=_LEFT - 0.06)
+        size = (num_columns * _WIDTH, max(height, 1.0))
+        figure, panels = panels_of(len(datasets), num_columns, size)
+        for axes, dataset in zip(panels, datasets, strict=True):
+            head(axes, titles[dataset.name], f"{dataset.metric_facts.title}, %", width=_FIELD)
             _draw_rows(axes, scores, dataset, styles)
     return figure
 

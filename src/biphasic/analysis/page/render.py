@@ -17,7 +17,7 @@ from biphasic.analysis.claims import ClaimResult, claims_report
 from biphasic.analysis.claims.render import tally
 from biphasic.analysis.figures.catalog import score_figures
 from biphasic.analysis.figures.chart import Chart
-from biphasic.analysis.figures.draw import ALONE, PHONE, FigureLayout, chart_svg
+from biphasic.analysis.figures.draw import chart_svg
 from biphasic.analysis.figures.losses import continued_losses, study_losses
 from biphasic.analysis.figures.rates import rates_of_arms
 from biphasic.analysis.page.columns import columns_of, dataset_titles, paper_text
@@ -151,8 +151,8 @@ def fill(template: str, **context: Any) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    def svg(chart: Chart, layout: FigureLayout) -> Markup:
-        return Markup(chart_svg(chart, layout))  # noqa: S704 - matplotlib and page_svg escape names
+    def svg(chart: Chart) -> Markup:
+        return Markup(chart_svg(chart))  # noqa: S704 - matplotlib and page_svg escape names
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("biphasic.analysis"),
@@ -164,7 +164,7 @@ def _environment() -> jinja2.Environment:
             plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
         ),
     )
-    environment.globals.update(count=count, ALONE=ALONE, PHONE=PHONE)
+    environment.globals.update(count=count)
     environment.filters.update(
         amount=amount, duration=duration, scientific=scientific, metric=metric_name, svg=svg,
         listing=listing, grouped="{:,}".format, number=number, p_value=p_value,
