@@ -19,8 +19,7 @@ from scipy.special import ndtri
 from biphasic.analysis.estimate import LEVEL, estimate
 from biphasic.analysis.scores.examples import CellInfluences, ExampleScores
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Planned, Score, Scores
-from biphasic.analysis.statistics.compare import Family, family_of
-from biphasic.analysis.statistics.planned import PlannedTest, plan_results
+from biphasic.analysis.statistics.compare import Family, PlannedTest, family_of, plan_results
 from biphasic.errors import DataError
 
 Array = NDArray[np.float64]

@@ -46,7 +46,7 @@ def draw_nothing(patch: pytest.MonkeyPatch) -> None:
     """Leave the drawings of reports empty, in forks too: drawing takes most of their time."""
     from matplotlib.figure import Figure
 
-    from biphasic.analysis.figures.render import to_svg
+    from biphasic.analysis.figures.draw import to_svg
 
     empty = Figure(figsize=(1, 1))
     content = {"png": b"png", "svg": to_svg(empty, name="empty").encode()}

@@ -63,6 +63,7 @@ def report_damage(folder: Path, *, hashes: bool) -> list[str]:
 
 def _write(page: Path, study_folder: Path, store: Path) -> None:
     # An up-to-date report needs none of these, which load matplotlib, scipy and jinja2.
+    from biphasic.analysis.page.columns import store_link  # noqa: PLC0415
     from biphasic.analysis.page.content import comparisons_csv, problems_csv  # noqa: PLC0415
     from biphasic.analysis.page.evidence import (  # noqa: PLC0415
         study_answers,
@@ -70,8 +71,7 @@ def _write(page: Path, study_folder: Path, store: Path) -> None:
     )
     from biphasic.analysis.page.figures import few_arms, write_figures  # noqa: PLC0415
     from biphasic.analysis.page.render import render  # noqa: PLC0415
-    from biphasic.analysis.page.runs import store_link  # noqa: PLC0415
-    from biphasic.analysis.questions.text import questions_csv  # noqa: PLC0415
+    from biphasic.analysis.questions.answer import questions_csv  # noqa: PLC0415
     from biphasic.analysis.records import load_records  # noqa: PLC0415
     from biphasic.analysis.scores.source import study_scores  # noqa: PLC0415
     from biphasic.analysis.statistics.replicates import by_recipe  # noqa: PLC0415

@@ -22,8 +22,8 @@ from biphasic.analysis.estimate import (
 )
 from biphasic.analysis.scores.examples import ExampleScores
 from biphasic.analysis.scores.source import EXAMPLES, read_run
+from biphasic.analysis.statistics.crossed import cell_influences
 from biphasic.analysis.statistics.doubts import doubt
-from biphasic.analysis.statistics.example_compare import cell_influences
 from biphasic.analysis.statistics.floors import baseline_sentences
 from biphasic.analysis.tables.sentences import coverage_sentence
 from biphasic.analysis.text import points_cell, truncations

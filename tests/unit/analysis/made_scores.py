@@ -10,8 +10,7 @@ import numpy as np
 from biphasic.analysis.estimate import estimate
 from biphasic.analysis.scores.examples import ExampleScores, mean_examples
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Score, Scores
-from biphasic.analysis.statistics.compare import family_of
-from biphasic.analysis.statistics.comparison import ModelComparison
+from biphasic.analysis.statistics.compare import ModelComparison, family_of
 from biphasic.errors import DataError
 
 DATASET = DatasetInfo("d", "SC", "accuracy")

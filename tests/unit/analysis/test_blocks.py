@@ -6,10 +6,15 @@ import numpy as np
 import pytest
 from made_scores import made_scores
 
-from biphasic.analysis.statistics.blocks import SPREAD_LEVEL, blocks_of, pooled
 from biphasic.analysis.statistics.compare import family_of
-from biphasic.analysis.statistics.contrast import blocks_for, contrast
-from biphasic.analysis.statistics.tukey import critical_range, range_p_values
+from biphasic.analysis.statistics.contrast import (
+    SPREAD_LEVEL,
+    blocks_for,
+    blocks_of,
+    contrast,
+    pooled,
+)
+from biphasic.analysis.statistics.paired import critical_range, range_p_values
 from biphasic.analysis.tables.sentences import method_sentences
 
 RUNS = [0.0, 5.0, 1.0]

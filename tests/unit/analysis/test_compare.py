@@ -17,8 +17,7 @@ from made_scores import (
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.table import DatasetInfo, Planned, Score, with_averages
 from biphasic.analysis.statistics.compare import family_of, indistinguishable, ranked
-from biphasic.analysis.statistics.pair_tests import holm
-from biphasic.analysis.statistics.pairs import all_pairs
+from biphasic.analysis.statistics.pair_tests import all_pairs, holm
 from biphasic.analysis.tables.text import comparison_lines
 from biphasic.errors import DataError
 

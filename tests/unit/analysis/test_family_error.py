@@ -14,9 +14,13 @@ import pytest
 from docs_page import table_rows
 
 from biphasic.analysis.statistics.compare import family_of
-from biphasic.analysis.statistics.crossed import joint_errors, joint_p_values, seed_freedom
-from biphasic.analysis.statistics.example_compare import pair_errors
-from biphasic.analysis.statistics.pairs import all_pairs
+from biphasic.analysis.statistics.crossed import (
+    joint_errors,
+    joint_p_values,
+    pair_errors,
+    seed_freedom,
+)
+from biphasic.analysis.statistics.pair_tests import all_pairs
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 NUM_FAMILIES = 150

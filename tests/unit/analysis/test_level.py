@@ -11,14 +11,12 @@ from test_questions import answers_of, ask, asked, question
 from test_replicates import run_cli
 
 from biphasic.analysis.page.markdown import answers_page
-from biphasic.analysis.questions.answer import answer
+from biphasic.analysis.questions.answer import answer, answer_sentence, rule_sentence
 from biphasic.analysis.questions.power import Design, powers
-from biphasic.analysis.questions.text import answer_sentence, rule_sentence
 from biphasic.analysis.records import load_records
 from biphasic.analysis.report import write_report
 from biphasic.analysis.scores.source import asked_of
-from biphasic.analysis.statistics.blocks import pooled
-from biphasic.analysis.statistics.contrast import contrast_of
+from biphasic.analysis.statistics.contrast import contrast_of, pooled
 from biphasic.analysis.statistics.crossed import NO_EXAMPLES
 from biphasic.analysis.statistics.pair_tests import holm
 from biphasic.records import AskedRecord, ForecastRecord, QuestionRecord

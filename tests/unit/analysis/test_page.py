@@ -15,12 +15,18 @@ from biphasic.analysis.figures.choose import arm_styles
 from biphasic.analysis.figures.strips import axis, strip
 from biphasic.analysis.page import columns as page_columns
 from biphasic.analysis.page import content
-from biphasic.analysis.page.columns import MOST_ROWS, SHOWN_OF_MANY, columns_of, paper_text
+from biphasic.analysis.page.columns import (
+    MOST_ROWS,
+    SHOWN_OF_MANY,
+    columns_of,
+    paper_text,
+    run_data,
+    store_link,
+)
 from biphasic.analysis.page.content import comparison_notes, problem_groups, problems_csv
 from biphasic.analysis.page.evidence import caveats, families, headline, verdict
 from biphasic.analysis.page.figures import few_arms, page_styles
 from biphasic.analysis.page.render import fill, render
-from biphasic.analysis.page.runs import run_data, store_link
 from biphasic.analysis.records import Problem, load_records
 from biphasic.analysis.scores.reference import reference_values
 from biphasic.analysis.scores.source import paper_scores, study_scores

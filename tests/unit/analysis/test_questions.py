@@ -23,8 +23,9 @@ from biphasic import numerics
 from biphasic.analysis.page import evidence
 from biphasic.analysis.page.evidence import study_answers, study_families
 from biphasic.analysis.page.markdown import answers_page, registration_page
-from biphasic.analysis.questions.answer import Answer, ForecastOutcome
-from biphasic.analysis.questions.text import (
+from biphasic.analysis.questions.answer import (
+    Answer,
+    ForecastOutcome,
     answer_sentence,
     forecast_sentence,
     registration_sentences,

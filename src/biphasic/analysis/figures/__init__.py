@@ -4,6 +4,6 @@
 - `choose`: selects the models of a figure of scores, and makes its chart.
 - `factors`, `progress`, `rates`, `losses`, `tuning`: the figures.
 - `catalog`: all figures of the paper, in its order.
-- `draw`: draws a chart with matplotlib, using `frame`; `render`: a figure as bytes.
+- `draw`: draws a chart with matplotlib, and gives a figure as bytes.
 - `strips`: one row per arm, as HTML in the report and as a figure.
 """

@@ -9,7 +9,6 @@ from functools import partial
 
 from biphasic.analysis.figures.chart import Chart, Skipped, with_reference
 from biphasic.analysis.figures.choose import ScoreFigure, shown_datasets
-from biphasic.analysis.figures.examples import scores_by_train_examples, tasks_by_examples
 from biphasic.analysis.figures.factors import (
     mask_rate_sensitivity,
     scores_by_clm_share,
@@ -24,6 +23,8 @@ from biphasic.analysis.figures.progress import (
     scores_by_flops,
     scores_by_labels,
     scores_by_step,
+    scores_by_train_examples,
+    tasks_by_examples,
 )
 from biphasic.analysis.figures.rates import RATE_FIGURE, RATE_TITLE, scores_by_learning_rate
 from biphasic.analysis.records import StudyRecords

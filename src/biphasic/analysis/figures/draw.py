@@ -5,11 +5,17 @@ Matplotlib lays figures out; long names are shortened by their number of charact
 
 from __future__ import annotations
 
+import html
+import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -17,12 +23,82 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, MaxNL
 from matplotlib.transforms import ScaledTranslation
 
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Series
-from biphasic.analysis.figures.render import drawing, page_svg
 from biphasic.analysis.text import flat, shortened, wrap
-from biphasic.palette import FLOOR, GRID, INK, MUTED, PAPER, SeriesStyle
+from biphasic.palette import FLOOR, GRID, INK, MUTED, PAPER, VARIABLES, SeriesStyle
+
+_DPI = 200
+_METADATA = {
+    "png": ("Software",),
+    "svg": ("Date", "Creator"),
+    "pdf": ("CreationDate", "Creator", "Producer"),
+}
+# The page sets the font; a style element inside an inline SVG would apply to the whole page.
+_NOT_FOR_PAGES = re.compile(
+    r"<metadata>.*?</metadata>|<!--.*?-->|<defs>\s*<style[^>]*>.*?</style>\s*</defs>"
+    r"| font-family: [^;\"]*;| transform=\"rotate\(-0 [^\"]*\"",
+    re.DOTALL,
+)
+_OPENING = re.compile(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>')
+
+
+@contextmanager
+def drawing(*, salt: str, fonttype: str = "path") -> Iterator[None]:
+    """Draw with fixed settings, ignoring any matplotlibrc, without warnings on missing glyphs."""
+    # `salt` makes the ids in an SVG reproducible and unique to a figure. The font type `path` draws
+    # the text of an SVG as outlines, without a font; `none` keeps text.
+    with warnings.catch_warnings(), mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(
+            {
+                "svg.hashsalt": f"biphasic-{salt}",
+                "svg.fonttype": fonttype,
+                "pdf.fonttype": 42,  # TrueType, as publishers require
+                "text.parse_math": False,  # names may contain dollar signs
+            }
+        )
+        # The built-in font may lack the script of a label; it is drawn as boxes.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
+        yield
+
+
+def to_bytes(
+    figure: Figure, ending: str, *, name: str = "", fonttype: str = "path", dpi: int = _DPI
+) -> bytes:
+    """Render a figure as PNG, SVG or PDF; `name` makes the ids of an SVG unique."""
+    buffer = io.BytesIO()
+    options: dict[str, Any] = {"dpi": dpi} if ending == "png" else {}
+    metadata = dict.fromkeys(_METADATA[ending])  # no dates and versions
+    with drawing(salt=name or ending, fonttype=fonttype):
+        figure.savefig(buffer, format=ending, metadata=metadata, **options)
+    return buffer.getvalue()
+
+
+def to_svg(figure: Figure, *, name: str, fonttype: str = "path") -> str:
+    """Render a figure as a stand-alone SVG."""
+    return to_bytes(figure, "svg", name=name, fonttype=fonttype).decode()
+
+
+def page_svg(figure: Figure, *, name: str, alt: str) -> str:
+    """Render a figure as an SVG element for a page, with text as text and the page's colours."""
+    # The palette's light colours become CSS variables. `name` is the prefix of its ids, unique on a
+    # page.
+    figure.set_facecolor("none")
+    svg = to_svg(figure, name=name, fonttype="none")
+    svg = _NOT_FOR_PAGES.sub("", svg[svg.index("<svg") :])
+    svg = svg.replace('id="', f'id="{name}-').replace("xlink:href=", "href=")
+    svg = svg.replace("url(#", f"url(#{name}-").replace('href="#', f'href="#{name}-')
+    for variable, light, _ in VARIABLES:
+        svg = svg.replace(light, f"var(--{variable})")
+    svg = re.sub(r"\s*\n\s*", " ", svg)
+    label = html.escape(alt, quote=True)
+    return _OPENING.sub(
+        lambda match: f'<svg viewBox="{match[1]}" role="img" aria-label="{label}">', svg, count=1
+    )
+
 
 SMALL, FONT_SIZE, _TITLE_SIZE = 7.5, 8.0, 10.0  # of texts, in points
-_LETTERS = 13  # that fit into an inch
+_LETTERS, _DIGITS = 13, 15  # that fit into an inch
 _LONGEST = 60  # letters of a name in a legend
 _ABOVE, _BELOW, _ROW = 0.62, 0.42, 0.2  # of a panel, and of a row of the legend; in inches
 _DODGE, _WIDEST_DODGE = 2.6, 10.0  # between series with intervals, in points
@@ -196,9 +272,9 @@ def _place_axis(axes: Axes, axis: Axis, panel: Panel, *, width: float) -> None:
         room = (0.09 if has_bars else 0.04) * (high - low) or 1.0
         room = 0.4 if axis.scale == "category" else room
         axes.set_xlim(low - room, high + room)
-    letters = width * _LETTERS
+    letters = width * _DIGITS
     if axis.scale == "category":  # all are labelled
-        each = max(4, int(letters / len(axis.ticks)) - 1)
+        each = max(4, int(width * _LETTERS / len(axis.ticks)) - 1)
         fix_ticks(axes, [(place, wrap(text, width=each)) for place, text in axis.ticks])
         return
     ends = axes.transScale.transform([(x, 0) for x in axes.get_xlim()])[:, 0]

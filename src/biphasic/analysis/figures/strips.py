@@ -14,8 +14,14 @@ from matplotlib.figure import Figure
 
 from biphasic.amounts import round_ticks
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.figures.draw import FONT_SIZE, fix_ticks, head, marker_look, panels_of
-from biphasic.analysis.figures.render import drawing
+from biphasic.analysis.figures.draw import (
+    FONT_SIZE,
+    drawing,
+    fix_ticks,
+    head,
+    marker_look,
+    panels_of,
+)
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Score, Scores
 from biphasic.analysis.text import is_whole, points_cell, shortened, wrap
 from biphasic.facts import REFERENCE, is_baseline

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, ticks_at
-from biphasic.analysis.figures.draw import FigureLayout, draw_chart
-from biphasic.analysis.figures.render import to_bytes
+from biphasic.analysis.figures.draw import FigureLayout, draw_chart, to_bytes
 from biphasic.analysis.text import csv_text
 from biphasic.analysis.tune_record import CurveRecord, TuneRecord
 from biphasic.palette import SeriesStyle, distinct_styles

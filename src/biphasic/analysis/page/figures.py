@@ -9,10 +9,9 @@ from matplotlib.figure import Figure
 
 from biphasic.analysis.figures.chart import Chart
 from biphasic.analysis.figures.choose import arm_styles
-from biphasic.analysis.figures.draw import PAIRS, draw_chart
+from biphasic.analysis.figures.draw import PAIRS, draw_chart, to_bytes
 from biphasic.analysis.figures.losses import study_losses
 from biphasic.analysis.figures.rates import rates_of_arms
-from biphasic.analysis.figures.render import to_bytes
 from biphasic.analysis.figures.strips import draw_strips
 from biphasic.analysis.page.columns import MOST_ROWS, SHOWN_OF_MANY, dataset_titles
 from biphasic.analysis.records import StudyRecords

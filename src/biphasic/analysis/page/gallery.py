@@ -67,8 +67,10 @@ def write_gallery(
 
 
 def _write_figure(folder: Path, chart: Chart, endings: Collection[str]) -> Iterator[Path]:
-    from biphasic.analysis.figures.draw import draw_chart  # noqa: PLC0415 - loads matplotlib
-    from biphasic.analysis.figures.render import to_bytes  # noqa: PLC0415
+    from biphasic.analysis.figures.draw import (  # noqa: PLC0415 - loads matplotlib
+        draw_chart,
+        to_bytes,
+    )
 
     figure = draw_chart(chart)
     for ending in endings:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from biphasic.amounts import count, p_value
 from biphasic.analysis.page.evidence import study_answers
-from biphasic.analysis.questions.answer import Answer, AskedOutcome
-from biphasic.analysis.questions.text import (
+from biphasic.analysis.questions.answer import (
     CLEAR,
+    Answer,
+    AskedOutcome,
     answer_sentence,
     forecast_sentence,
     registration_sentences,

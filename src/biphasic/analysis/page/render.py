@@ -20,7 +20,7 @@ from biphasic.analysis.figures.chart import Chart
 from biphasic.analysis.figures.draw import chart_svg
 from biphasic.analysis.figures.losses import continued_losses, study_losses
 from biphasic.analysis.figures.rates import rates_of_arms
-from biphasic.analysis.page.columns import columns_of, dataset_titles, paper_text
+from biphasic.analysis.page.columns import columns_of, dataset_titles, paper_text, run_data
 from biphasic.analysis.page.content import (
     MOST_COMPARISONS,
     common_peak,
@@ -42,8 +42,7 @@ from biphasic.analysis.page.evidence import (
     verdict,
 )
 from biphasic.analysis.page.figures import choice_sentence, few_arms, page_styles
-from biphasic.analysis.page.runs import run_data
-from biphasic.analysis.questions.text import (
+from biphasic.analysis.questions.answer import (
     answer_sentence,
     forecast_sentence,
     registration_sentences,

@@ -15,8 +15,13 @@ from biphasic.analysis.estimate import LEVEL
 from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import replicate_of, study_scores
 from biphasic.analysis.scores.table import Scores
-from biphasic.analysis.statistics.blocks import FEWEST, Blocks, pooled, residual_variance
-from biphasic.analysis.statistics.contrast import contrast_of
+from biphasic.analysis.statistics.contrast import (
+    FEWEST,
+    Blocks,
+    contrast_of,
+    pooled,
+    residual_variance,
+)
 from biphasic.analysis.statistics.crossed import NO_EXAMPLES
 from biphasic.analysis.statistics.paired import NO_SPREAD, POWER
 from biphasic.analysis.statistics.replicates import by_recipe

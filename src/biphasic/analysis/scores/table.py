@@ -183,7 +183,7 @@ class Scores:
     baseline_cells: Mapping[tuple[str, str], Score] = field(default_factory=dict)
     influences: dict[tuple[str, str], CellInfluences | DataError] = field(
         default_factory=dict, init=False, compare=False, repr=False
-    )  # cache of examples already read; see `example_compare.py`
+    )  # cache of examples already read; see `statistics/crossed.py`
 
     # Tests of arms against floors by dataset; see `floors.py`.
     floor_tests: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)

@@ -3,27 +3,200 @@
 Seeds are paired: a seed draws the same head and the same batches for both models, so their shared
 effect cancels in the difference. A difference is clear if it is larger than other seeds and other
 test examples explain, corrected for its family of comparisons (`pair_tests.py`). Comparisons that
-the study named beforehand are a family of their own (`planned.py`); all others are exploratory. If
-only means and half-widths are known, as in a published table, Welch's test is used.
+the study named beforehand are corrected among themselves: those of each question are a family, and
+those of `compare` are another one. All others are exploratory. If only means and half-widths are
+known, as in a published table, Welch's test is used.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from biphasic.analysis.estimate import estimate
-from biphasic.analysis.scores.table import DatasetInfo, Scores
-from biphasic.analysis.statistics.blocks import Blocks, blocks_of
-from biphasic.analysis.statistics.comparison import ModelComparison
-from biphasic.analysis.statistics.contrast import contrast
-from biphasic.analysis.statistics.pair_tests import Corrected, corrected_pairs
-from biphasic.analysis.statistics.pairs import welch
-from biphasic.analysis.statistics.planned import PlannedTest, planned_tests
+from biphasic.amounts import count
+from biphasic.analysis.estimate import LEVEL, Estimate, estimate
+from biphasic.analysis.scores.table import DatasetInfo, Planned, Scores
+from biphasic.analysis.statistics.contrast import Blocks, Contrast, blocks_for, blocks_of, contrast
+from biphasic.analysis.statistics.pair_tests import Corrected, corrected_pairs, holm, welch
+from biphasic.facts import is_baseline
+
+
+class PlannedTest(NamedTuple):
+    """A planned comparison, and the number of comparisons in its family."""
+
+    first: str
+    contrast: Contrast  # the first model's score minus the second's, or a difference of differences
+    p_adjusted: float  # corrected by Holm for its family; NaN without a test
+    p_over_seeds: float  # over seeds alone, likewise
+    size: int
+
+    def contrast_of(self, first: str) -> Contrast:
+        """Return the difference seen from one of the two models."""
+        return self.contrast if first == self.first else -self.contrast
+
+
+Sum = tuple[tuple[str, float], ...]  # models, the first one first, with their weights
+Key = tuple[str, str, Sum]  # question, dataset and sum
+
+
+def sum_of(scores: Scores, planned: Planned) -> Sum | None:
+    """Return the weighted models of a comparison; None if a side has several, or no score."""
+    names = {model for model, _ in (*scores.cells, *scores.baseline_cells)}
+    weights: dict[str, float] = defaultdict(float)
+    sides = (planned.first, planned.second, *(planned.minus or ()))
+    for side, weight in zip(sides, (1.0, -1.0, -1.0, 1.0), strict=False):
+        known = [name for name in side if name in names]
+        if len(known) != 1:
+            return None
+        weights[known[0]] += weight
+    return tuple((name, weight) for name, weight in weights.items() if weight)
+
+
+def plan_results(scores: Scores, *, only: str | None = None) -> dict[Key, PlannedTest]:
+    """Test the planned comparisons whose scores are known, or those of one family."""
+    families: dict[str, dict[Key, Contrast]] = defaultdict(dict)
+    sizes: Counter[str] = Counter()  # with comparisons that have no score or no test
+    arms: dict[tuple[str, str], set[str]] = defaultdict(set)  # by question and dataset
+    for planned in scores.planned:
+        for dataset in planned.datasets:
+            names = (name for name, _ in sum_of(scores, planned) or ())
+            arms[planned.question, dataset].update(n for n in names if not is_baseline(n))
+    for planned in scores.planned:
+        if only not in {None, planned.question}:
+            continue
+        terms = sum_of(scores, planned)
+        for dataset in planned.datasets:
+            weights = {(model, dataset): weight for model, weight in terms or ()}
+            blocks = blocks_for(scores, weights, family=arms[planned.question, dataset])
+            one = contrast(scores, weights, blocks=blocks) if terms else None
+            if one is not None and terms:
+                families[planned.question][planned.question, dataset, terms] = one
+            sizes[planned.question] += 1
+    return {
+        key: test
+        for question, family in families.items()
+        for key, test in _corrected(family, sizes[question]).items()
+    }
+
+
+def planned_tests(scores: Scores) -> Mapping[tuple[str, str, str], PlannedTest]:
+    """Return the tests of pairs by dataset, first and second model, each of its first family."""
+    found: dict[tuple[str, str, str], PlannedTest] = {}
+    for (_, dataset, terms), test in plan_results(scores).items():
+        if [weight for _, weight in terms] == [1.0, -1.0]:
+            first, second = (model for model, _ in terms)
+            if (dataset, second, first) not in found:
+                found.setdefault((dataset, first, second), test)
+    return found
+
+
+def _corrected(family: Mapping[Key, Contrast], size: int) -> dict[Key, PlannedTest]:
+    tests = [*family.values()]
+    # None becomes NaN.
+    corrected = holm(np.array([one.p_value for one in tests], np.float64), size=size)
+    over_seeds = holm(np.array([one.p_over_seeds for one in tests], np.float64), size=size)
+    return {
+        key: PlannedTest(
+            key[2][0][0], one, one.p_corrected(float(p)), one.p_corrected(float(of_seeds)), size
+        )
+        for (key, one), p, of_seeds in zip(family.items(), corrected, over_seeds, strict=True)
+    }
+
+
+Verdict = Literal["higher", "lower", "undecided", "unknown"]
+
+
+@dataclass(frozen=True)
+class ModelComparison:
+    """Two models on a dataset."""
+
+    first: str
+    second: str
+    dataset: str
+    # First minus second, in percentage points, over seeds, by the scores' convention.
+    difference: Estimate
+    contrast: Contrast | None  # the test of paired seeds; None if no seed is common
+    # Two-sided, of the test that decides, uncorrected; None without two seeds each, or if the
+    # pairs' differences have no spread. Zero-shot scores have no seeds: theirs is over test
+    # examples.
+    p_value: float | None
+    p_adjusted: float | None  # corrected for the family; `p_over_seeds` likewise, over seeds alone
+    p_over_seeds: float | None
+    family_size: int
+    num_arms: int | None  # number of arms whose pairs Tukey's correction covers; None for Holm's
+    is_planned: bool  # whether the study named it beforehand; all others are exploratory
+    unit: str  # what the pairs are, as in `Scores`
+    # Whether a model has seeds that the other lacks: the difference is not that of the two means.
+    is_of_common_seeds: bool
+    is_at_end: bool  # whether a score is at an end of the rates tried, so this is provisional
+
+    @property
+    def differences(self) -> tuple[float, ...]:
+        """By seed that both have, in percentage points; empty if not paired."""
+        return () if self.contrast is None else tuple(self.contrast.by_seed.values())
+
+    @property
+    def num_pairs(self) -> int:
+        """Seeds that both models have; 0 if not paired."""
+        return len(self.differences)
+
+    @property
+    def num_examples(self) -> int:
+        """Test examples that the interval and the test cover; 0 if they are unknown."""
+        return 0 if self.contrast is None else self.contrast.num_examples
+
+    @property
+    def num_clusters(self) -> int:
+        """Clusters of these examples, or the examples if they have none."""
+        return 0 if self.contrast is None else self.contrast.num_clusters
+
+    @property
+    def examples_text(self) -> str:
+        """Number of test examples, and of their clusters where there are fewer."""
+        if self.contrast is None:
+            return ""
+        num, text = self.num_clusters, count(self.num_examples, "test example")
+        return f"{text} in {count(num, 'cluster')}" if num < self.num_examples else text
+
+    @property
+    def uses_blocks(self) -> bool:
+        """Whether the test pools the variance of all arms."""
+        return self.contrast is not None and self.contrast.is_pooled
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Ends of the 95 % interval by the test that decides, not corrected; None if unknown."""
+        if self.contrast is not None:
+            return self.contrast.interval
+        return None if self.p_value is None else (self.difference.low, self.difference.high)
+
+    @cached_property
+    def detectable(self) -> float | None:
+        """Difference that would be clear with 80 % power, in percentage points."""
+        if self.contrast is None:
+            return None
+        return self.contrast.detectable(self.family_size, num_arms=self.num_arms)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the first is higher: `undecided` if not clear, `unknown` if untested."""
+        if self.p_adjusted is None:
+            return "unknown"
+        if self.p_adjusted > LEVEL or self.difference.mean == 0:
+            return "undecided"
+        return "higher" if self.difference.mean > 0 else "lower"
+
+    @property
+    def is_clear(self) -> bool:
+        """Return whether the difference is clear."""
+        return self.verdict in {"higher", "lower"}
+
 
 MOST_ARMS = 300  # of a family of all pairs; of more, planned comparisons alone are tested
 

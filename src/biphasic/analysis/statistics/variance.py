@@ -20,7 +20,7 @@ import numpy as np
 
 from biphasic.amounts import count
 from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
-from biphasic.analysis.statistics.example_compare import influences
+from biphasic.analysis.statistics.crossed import influences
 from biphasic.errors import DataError
 
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from biphasic.amounts import count, number, probability
 from biphasic.analysis.estimate import LEVEL, METHODS, expected_coverage
 from biphasic.analysis.scores.table import PERCENT, Scores
-from biphasic.analysis.statistics.blocks import FEWEST
-from biphasic.analysis.statistics.compare import MOST_ARMS, Family
-from biphasic.analysis.statistics.comparison import ModelComparison
+from biphasic.analysis.statistics.compare import MOST_ARMS, Family, ModelComparison
+from biphasic.analysis.statistics.contrast import FEWEST
 from biphasic.analysis.statistics.crossed import are_alike
 from biphasic.analysis.statistics.paired import NO_SPREAD
 from biphasic.analysis.statistics.variance import SpreadSource

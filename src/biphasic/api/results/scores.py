@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from biphasic.analysis.page.gallery import Gallery
     from biphasic.analysis.records import Problem
     from biphasic.analysis.scores.table import Scores
-    from biphasic.analysis.statistics.comparison import ModelComparison
+    from biphasic.analysis.statistics.compare import ModelComparison
 
 _MOST_MODELS = 40  # of a drawing
 
@@ -69,7 +69,7 @@ class Analysis(Shown):
 
     def drawing(self) -> str:
         """Return means, intervals and seeds as strips; empty for many models."""
-        from biphasic.analysis.figures.render import to_svg
+        from biphasic.analysis.figures.draw import to_svg
         from biphasic.analysis.figures.strips import draw_strips
         from biphasic.palette import objective_styles
 
@@ -223,8 +223,7 @@ class Figures(Shown):
 
     def drawing(self) -> str:
         """Return all figures."""
-        from biphasic.analysis.figures.draw import draw_chart
-        from biphasic.analysis.figures.render import to_svg
+        from biphasic.analysis.figures.draw import draw_chart, to_svg
 
         charts = self.gallery.drawn
         return "".join(inline(to_svg(draw_chart(one), name=one.name)) for one in charts)

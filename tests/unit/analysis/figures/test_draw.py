@@ -25,10 +25,12 @@ from biphasic.analysis.figures.draw import (
     FigureLayout,
     chart_svg,
     draw_chart,
+    drawing,
+    to_bytes,
+    to_svg,
 )
 from biphasic.analysis.figures.losses import study_losses
 from biphasic.analysis.figures.rates import rates_of_arms
-from biphasic.analysis.figures.render import drawing, to_bytes, to_svg
 from biphasic.analysis.figures.strips import draw_strips
 from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import paper_scores, study_scores

@@ -12,8 +12,8 @@ from biphasic.analysis.curves import Curve
 from biphasic.analysis.figures.catalog import run_figures, score_figures
 from biphasic.analysis.figures.chart import Chart, Skipped
 from biphasic.analysis.figures.choose import interval_note
-from biphasic.analysis.figures.examples import scores_by_train_examples
 from biphasic.analysis.figures.losses import continued_losses, study_losses
+from biphasic.analysis.figures.progress import scores_by_train_examples
 from biphasic.analysis.figures.rates import rates_of_arms, scores_by_learning_rate
 from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import study_scores
