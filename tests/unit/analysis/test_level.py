@@ -155,7 +155,7 @@ def test_all_answers_show_what_is_level(ask):
     assert "| level within 90 points | " in markdown
 
 
-def test_without_a_margin_nothing_is_added(ask):
+def test_a_question_that_names_none_adds_nothing(ask):
     study = ask(question(asked("clm", "mlm")))
     page = write_report(*study).read_text()
     assert "Level</th>" not in page
