@@ -13,7 +13,7 @@ from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.compare import Family
 from biphasic.analysis.statistics.variance import variance_split
-from biphasic.analysis.tables.sentences import method_sentences, source_sentence
+from biphasic.analysis.tables.sentences import method_sentence, source_sentence
 from biphasic.analysis.tables.summary import finetunings, trained_segments, zero_shot_runs
 from biphasic.analysis.text import csv_text
 from biphasic.records import ZERO_SHOT_SEED, ResultRecord
@@ -136,7 +136,7 @@ def comparison_notes(scores: Scores, family: Family) -> Iterator[str]:
     if rest := family.with_best[MOST_COMPARISONS:]:
         clear = sum(one.is_clear for one in rest)
         yield f"Clearly behind, of {count(len(rest), 'further arm')}: {clear:,}."
-    yield from method_sentences(family)
+    yield from filter(None, (method_sentence(family),))
     yield "Sources of the spread of scores, as standard deviations."
     yield from map(source_sentence, variance_split(scores, family.dataset.name))
 

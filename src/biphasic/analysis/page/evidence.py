@@ -21,7 +21,7 @@ from biphasic.analysis.tables.sentences import (
     coverage_sentence,
     detectable_sentence,
     examples_sentence,
-    method_sentences,
+    method_sentence,
     pretraining_sentence,
     selection_sentence,
 )
@@ -131,7 +131,7 @@ def verdict(scores: Scores, family: Family) -> Verdict:
 
 def _lead(family: Family, labels: Mapping[str, str]) -> str:
     if family.is_too_large:
-        return " ".join(method_sentences(family))
+        return method_sentence(family)
     if not family.with_best:
         return "No other arm has a score to compare it with."
     closest, *others = family.with_best

@@ -23,7 +23,9 @@ from biphasic.amounts import count
 from biphasic.analysis.estimate import LEVEL, Estimate, estimate
 from biphasic.analysis.scores.table import DatasetInfo, Planned, Scores
 from biphasic.analysis.statistics.contrast import Blocks, Contrast, blocks_for, blocks_of, contrast
+from biphasic.analysis.statistics.crossed import are_alike
 from biphasic.analysis.statistics.pair_tests import Corrected, corrected_pairs, holm, welch
+from biphasic.analysis.statistics.paired import NO_SPREAD
 from biphasic.facts import is_baseline
 
 
@@ -196,6 +198,27 @@ class ModelComparison:
     def is_clear(self) -> bool:
         """Return whether the difference is clear."""
         return self.verdict in {"higher", "lower"}
+
+    @property
+    def is_clear_over_seeds(self) -> bool:
+        """Return whether it would be clear without the variance over test examples."""
+        is_clear = self.p_over_seeds is not None and self.p_over_seeds <= LEVEL
+        return is_clear and self.difference.mean != 0
+
+    @property
+    def is_level(self) -> bool:
+        """Return whether both models have the same mean, but for rounding."""
+        return abs(self.difference.mean) <= NO_SPREAD
+
+    @property
+    def has_alike_examples(self) -> bool:
+        """Return whether every test example gives the same difference."""
+        one = self.contrast
+        return (
+            one is not None
+            and one.num_examples > 0
+            and bool(are_alike(one.mean, one.example_error))
+        )
 
 
 MOST_ARMS = 300  # of a family of all pairs; of more, planned comparisons alone are tested

@@ -21,7 +21,7 @@ from biphasic.analysis.tables.sentences import (
     coverage_sentence,
     detectable_sentence,
     examples_sentence,
-    method_sentences,
+    method_sentence,
     pretraining_sentence,
     selection_sentence,
     source_sentence,
@@ -103,7 +103,7 @@ def comparison_lines(scores: Scores) -> Iterator[str]:
         yield f"{plain(dataset.name)}:"
         if family.is_too_large:
             planned = [comparison_sentence(one, scores.short_labels) for one in family.of_plan]
-            yield from (f"  {text}" for text in (*planned, *method_sentences(family)))
+            yield from (f"  {text}" for text in (*planned, method_sentence(family)))
             continue
         best, closest = plain(scores.labels[order[0]]), comparisons[0]
         yield from (
@@ -125,7 +125,7 @@ def comparison_lines(scores: Scores) -> Iterator[str]:
             f"{best} is clearly above {clear} of {len(comparisons)} other models.",
             absent and f"Without a score: {listing(absent, most=_MOST_NAMED)}.",
             _groups_sentence(scores, family),
-            *method_sentences(family),
+            method_sentence(family),
             *(() if scores.is_by_example else of_seeds),
         )
         yield from (f"  {sentence}" for sentence in sentences if sentence)
