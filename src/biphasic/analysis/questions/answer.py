@@ -18,7 +18,8 @@ from biphasic.analysis.statistics.compare import PlannedTest, plan_results, sum_
 from biphasic.analysis.statistics.contrast import Contrast
 from biphasic.analysis.statistics.floors import floor_tests
 from biphasic.analysis.statistics.pair_tests import holm
-from biphasic.analysis.text import count, csv_text, listing
+from biphasic.analysis.tables.sentences import words
+from biphasic.analysis.text import csv_text, listing
 from biphasic.numerics import Part, is_other_code
 from biphasic.records import AskedRecord, ForecastRecord, QuestionRecord, RegistrationRecord
 from biphasic.registration import changed_parts, fixed_part
@@ -242,36 +243,12 @@ CLEAR = {1: "above zero", 0: "no", -1: "below zero"}
 
 def answer_sentence(answer: Answer) -> str:
     """State an answer and the counts that decide it."""
-    if answer.problem:
-        return f"No data: {answer.problem}."
-    if answer.num_missing or not answer.outcomes:
-        missing = f"{answer.num_missing} of {count(len(answer.outcomes), 'comparison')}"
-        return f"No data: {missing} {'has' if answer.num_missing == 1 else 'have'} no scores yet."
-    total = count(len(answer.outcomes), "comparison")
-    counts = f"{answer.num_for} of {total} clearly above zero, {answer.num_against} clearly below"
-    if answer.question.within:
-        counts += f", {answer.num_level} {answer.question.within}"
-        if both := sum(one.is_level and bool(one.clear) for one in answer.outcomes):
-            counts += f" ({both} both: not zero, but smaller than the margin)"
-    provisional = " Provisional: some runs are missing or diverged." * (not answer.is_complete)
-    if at_end := sum(one.is_at_end for one in answer.outcomes):
-        provisional += (
-            f" Provisional: in {at_end} of {total}, validation chooses the lowest or highest "
-            "learning rate tried."
-        )
-    return f"{answer.verdict.capitalize()}: {counts}.{provisional}"
+    return words().answer(answer)
 
 
 def rule_sentence(question: QuestionRecord) -> str:
     """State the rule that decides, as the study wrote it."""
-    support, against = question.supported_if, question.against_if
-    most = "" if against.clear_for is None else f" and at most {against.clear_for} clearly above"
-    level = f"level if all are {question.within}, also beside one of these; "
-    return (
-        f"Rule: supported if {support.clear_for} or more are clearly above zero and at most "
-        f"{support.clear_against} clearly below; counts against if {against.clear_against} or more "
-        f"are clearly below{most}; {level if question.within else ''}else undecided."
-    )
+    return words().rule(question)
 
 
 def forecast_sentence(answers: Iterable[Answer]) -> str:
@@ -282,14 +259,8 @@ def forecast_sentence(answers: Iterable[Answer]) -> str:
         return ""
     is_open = not all(one.is_complete for one in outcomes if one.asked.forecast)
     covered = sum(one.is_covered for one in found)
-    expected = f"{0.9 * len(found):.1f}".removesuffix(".0")
-    verb = "covers" if covered == 1 else "cover"
     score = fmean(one.interval_score for one in found)
-    return (
-        f"{covered} of {count(len(found), 'interval')} of 90 % {verb} the measured difference"
-        f"{' so far' * is_open}; good forecasts cover about {expected}. The mean interval score is "
-        f"{score:.1f} points (Gneiting and Raftery 2007; lower is better)."
-    )
+    return words().forecasts(len(found), covered, score, is_open)
 
 
 def questions_csv(answers: Sequence[Answer]) -> str:
@@ -338,7 +309,7 @@ def registration_sentences(records: StudyRecords) -> list[str]:
     known = records.registrations
     if not known:
         return ["These questions were not registered before the results."]
-    sentences = [_sentence(one) for one in known]
+    sentences = [words().registered(one) for one in known]
     if _is_other_code(records, known[-1]):
         sentences.append("Scores were made by other code than was registered.")
     if changed := changed_parts(known[-1].fixed, fixed_part(records.study)):
@@ -347,15 +318,6 @@ def registration_sentences(records: StudyRecords) -> list[str]:
         )
         return sentences
     return [*sentences, _order(records)]
-
-
-def _sentence(record: RegistrationRecord) -> str:
-    when = f"{record.registered.replace('T', ' ').removesuffix('+00:00')} UTC"
-    scores = count(record.num_scores, "score") if record.num_scores else "no score"
-    stored = f"with {scores} of its arms in the store"
-    if record.amends is None:
-        return f"Registered {when} as {record.id[:12]}, {stored}."
-    return f"Amended {when} as {record.id[:12]}, {stored}: {listing([*record.changed])} changed."
 
 
 def _order(records: StudyRecords) -> str:

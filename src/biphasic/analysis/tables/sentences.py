@@ -19,7 +19,8 @@ from biphasic.records import Convention
 
 
 @cache
-def _words() -> Any:
+def words() -> Any:
+    """Return the macros of `templates/words.j2`, which return texts."""
     environment = jinja2.Environment(  # noqa: S701 - sentences are escaped where they are shown
         loader=jinja2.PackageLoader("biphasic.analysis"),
         undefined=jinja2.StrictUndefined,
@@ -41,22 +42,22 @@ def comparison_sentence(
     # `labels` are short display names.
     names = (comparison.first, comparison.second)
     shown = ((labels or {}).get(name) or short(name) for name in names)
-    return _words().comparison(comparison, *shown)
+    return words().comparison(comparison, *shown)
 
 
 def examples_sentence(comparison: ModelComparison) -> str:
     """Describe how much of the error comes from test examples, or why that is unknown."""
-    return _words().examples(comparison)
+    return words().examples(comparison)
 
 
 def detectable_sentence(comparison: ModelComparison) -> str:
     """Describe the smallest difference that could have been clear; empty if unknown."""
-    return _words().detectable(comparison)
+    return words().detectable(comparison)
 
 
 def method_sentence(family: Family) -> str:
     """Describe how the variance over pretraining runs was pooled, or why not; empty for seeds."""
-    return _words().method(family, MOST_ARMS, FEWEST)
+    return words().method(family, MOST_ARMS, FEWEST)
 
 
 def coverage_sentence(convention: Convention, num_seeds: int, unit: str = "seed") -> str:
@@ -72,7 +73,7 @@ def coverage_sentence(convention: Convention, num_seeds: int, unit: str = "seed"
 
 def pretraining_sentence(scores: Scores) -> str:
     """Describe what intervals do not cover."""
-    return _words().pretraining(scores)
+    return words().pretraining(scores)
 
 
 def selection_sentence(scores: Scores, dataset: str) -> str:
@@ -81,7 +82,7 @@ def selection_sentence(scores: Scores, dataset: str) -> str:
     gains = selection_gains(scores, dataset)
     name, most = max(gains.items(), key=lambda item: abs(item[1]), default=("", 0.0))
     mean = sum(gains.values()) / max(len(gains), 1)
-    return _words().selection(gains, mean, most, scores.short_labels.get(name, ""))
+    return words().selection(gains, mean, most, scores.short_labels.get(name, ""))
 
 
 def selection_gains(scores: Scores, dataset: str) -> dict[str, float]:
@@ -102,4 +103,4 @@ def selection_gains(scores: Scores, dataset: str) -> dict[str, float]:
 
 def source_sentence(source: SpreadSource) -> str:
     """Describe how much one source of spread contributes, or why that is unknown."""
-    return _words().source(source)
+    return words().source(source)
