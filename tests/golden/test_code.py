@@ -63,11 +63,12 @@ OTHER_FILES = {
         "records.py",
         "store.py",
         # What they read of files is content of a task, whose hash is in identities.
+        "rows.py",
         "tasks/finetuned.py",
         "tasks/folder.py",
         *(
             f"tasks/rows/{name}.py"
-            for name in ("beir", "content", "labels", "row", "splits", "tagged", "templates")
+            for name in ("beir", "content", "labels", "splits", "tagged", "templates")
         ),
         "tasks/task_file.py",
         "training/memory.py",
