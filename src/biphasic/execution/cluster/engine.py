@@ -29,6 +29,7 @@ from parsl.jobs.states import JobState, JobStatus
 from parsl.jobs.strategy import Strategy
 
 from biphasic.execution.cluster.providers import (
+    COMMAND_SECONDS,
     SAYS,
     cancel_blocks,
     first_line,
@@ -46,6 +47,9 @@ _Result = TypeVar("_Result")
 # Labels of the executors for jobs on one slot, and for groups of processes.
 SINGLE, GROUPS = "slots", "groups"
 _MOST_FAILED = 3  # blocks in a row that may fail before the run ends
+_MOST_SUBMISSIONS = 30  # blocks in an hour, against floods of blocks that fail at once
+_IDLE_SECONDS = 120.0  # a block without jobs ends after this time
+_LOST_SECONDS = 600  # a node that is silent for this long; a first import of torch may be slow
 _ANSWER_SECONDS = 30.0
 _LAST_WORDS_SECONDS = 1.0  # time for the message with which an interchange ends itself
 # Commands that start one process on each node of a block.
@@ -81,7 +85,7 @@ class Engine:
         # `submissions` are the times of recent ones, also of engines before this one. `group_nodes`
         # are the nodes of a group of processes; 0 if there are no groups.
         self._site, self._folder, self._submissions = site, folder, submissions
-        self._strategy = Strategy(strategy="htex_auto_scale", max_idletime=60 * site.idle_minutes)
+        self._strategy = Strategy(strategy="htex_auto_scale", max_idletime=_IDLE_SECONDS)
         self._executors: dict[str, _Executor] = {}
         self._providers: dict[str, Any] = {}
         self._most: dict[str, int] = {}
@@ -155,7 +159,7 @@ class Engine:
             while self._submissions and now - self._submissions[0] > 3600:
                 self._submissions.popleft()
             active = sum(not status.terminal for status in executor.status_facade.values())
-            is_free = len(self._submissions) < self._site.max_submissions_per_hour
+            is_free = len(self._submissions) < _MOST_SUBMISSIONS
             # One at a time: a scheduler that is away for a moment must not fail several at once.
             room = 1 if is_free and now >= provider.pause_until else 0
             provider.max_blocks = min(self._most[label], active + room)
@@ -221,7 +225,7 @@ class Engine:
         if self._site.scheduler != "slurm":
             return text
         command = f"squeue --noheader --format=%r --jobs={','.join(queued)}"
-        _, printed, _ = run_command(command, self._site.command_seconds)
+        _, printed, _ = run_command(command, COMMAND_SECONDS)
         reasons = ", ".join(dict.fromkeys(printed.splitlines()))
         return f"{text} ({reasons})" if reasons else text
 
@@ -270,8 +274,8 @@ def parsl_executor(site: Site, label: str, *, nodes: int, address: str) -> _Exec
         max_workers_per_node=1 if is_group else site.slots_per_node,
         available_accelerators=gpus,
         cpu_affinity="block" if site.pin_cores and not is_group else "none",
-        heartbeat_period=max(site.heartbeat_seconds // 10, 1),
-        heartbeat_threshold=site.heartbeat_seconds,
+        heartbeat_period=_LOST_SECONDS // 10,
+        heartbeat_threshold=_LOST_SECONDS,
         drain_period=site.walltime_seconds - site.drain_seconds,
         address_probe_timeout=30,
         block_error_handler=False,

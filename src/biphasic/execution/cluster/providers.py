@@ -24,6 +24,7 @@ from parsl.providers.slurm.slurm import sacct_translate_table
 from biphasic.execution.cluster.remote import BLOCK_END
 from biphasic.execution.cluster.site import Site, is_batch_id
 
+COMMAND_SECONDS = 60  # How long commands of the scheduler may take.
 # Pause after a submission that the scheduler refused; the second in a row is twice as long.
 _PAUSE_SECONDS = 30.0
 # How Parsl starts itself on each node of a block.
@@ -44,7 +45,7 @@ def cancel_blocks(site: Site, batches: list[str]) -> bool:
     known = [batch for batch in batches if is_batch_id(batch)]
     if not known or site.scheduler == "local":
         return True
-    code, _, _ = run_command(shlex.join([_CANCEL[site.scheduler], *known]), site.command_seconds)
+    code, _, _ = run_command(shlex.join([_CANCEL[site.scheduler], *known]), COMMAND_SECONDS)
     return code == 0
 
 
@@ -95,7 +96,7 @@ def provider_of(site: Site, *, nodes: int, is_group: bool) -> Any:
         # Parsl counts a slot for each node of a block; a group has one for all its nodes.
         "parallelism": nodes if is_group else 1,
         "worker_init": _prologue(site),
-        "cmd_timeout": site.command_seconds,
+        "cmd_timeout": COMMAND_SECONDS,
         "launcher": launcher,
     }
     if site.scheduler == "local":

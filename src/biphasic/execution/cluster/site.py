@@ -75,16 +75,8 @@ class Site(Config):
     """Address of this machine that nodes can reach; that of its host name when omitted."""
     ports: tuple[int, int] = (54000, 55000)
     """Range of ports on this machine that nodes can reach; one is used."""
-    idle_minutes: float = Field(2.0, gt=0, le=10_080)
-    """A block without jobs ends after this time."""
-    heartbeat_seconds: int = Field(600, ge=10, le=86_400)
-    """A node that is silent for this long is lost; longer than a slow first import of torch."""
     poll_seconds: float = Field(10.0, ge=1, le=3600)
     """How often the scheduler is asked about blocks."""
-    command_seconds: int = Field(60, ge=5, le=3600)
-    """How long commands of the scheduler may take."""
-    max_submissions_per_hour: int = Field(30, ge=1)
-    """Most blocks submitted in an hour, against floods of jobs when blocks fail at once."""
 
     @model_validator(mode="after")
     def _check(self) -> Site:
