@@ -13,7 +13,7 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -262,8 +262,10 @@ RESULT = ArtifactType(
     "fine-tuning", "finetunes", identity="id", files=("result.json",), parents=_parents_of_result
 )
 TASK = ArtifactType("task", "tasks")
+JOB = ArtifactType("job", "jobs")
+OVERLAP = ArtifactType("count of test examples", OVERLAPS)
 PLUGIN = ArtifactType("plugin", "plugins", identity="identity")
-CORPUS = ArtifactType("corpus", files=("corpus.json",))
+CORPUS = ArtifactType("corpus", "data", files=("corpus.json",))
 TOKENIZER = ArtifactType("tokenizer", files=("tokenizer.json",))
 PAIRS = ArtifactType("pairs", files=("pairs.json",))
 MODEL = ArtifactType("model")  # A kept or merged one.
@@ -296,6 +298,11 @@ class Store:
     def get(self, kind: ArtifactType, name: str) -> Artifact:
         """Open an artifact."""
         return kind.open(self.folder(kind, name), identity=name if kind.identity else None)
+
+    def put(self, kind: ArtifactType, name: str, **manifest: Any) -> AbstractContextManager[Path]:
+        """Return a block that writes an artifact, as `complete_folder` does."""
+        own = {kind.identity: name} if kind.identity else {}
+        return complete_folder(self.folder(kind, name), **own, **manifest)
 
     def walk(self, kind: ArtifactType) -> set[str]:
         """Return the names of all complete artifacts of a kind."""

@@ -12,7 +12,7 @@ import pytest
 
 from biphasic.config import parse_config
 from biphasic.errors import DataError, LockedError
-from biphasic.files import write_json
+from biphasic.files import digest, write_json
 from biphasic.locks import lock_work, locked_folder
 from biphasic.store import is_complete
 from biphasic.study.by_name import link_states, readable_name
@@ -149,11 +149,11 @@ def test_jobs_of_corpora_and_reports_stay_as_long_as_those_do(root, store):
     for name, job in {
         f"data-{corpus.name}": {"kind": "tokenise", "folder": str(corpus)},
         "data-other": {"kind": "tokenise", "folder": str(store / "data/other")},
-        "report-one": {"kind": "report", "study": "one"},
-        "report-two": {"kind": "report", "study": "two"},
+        f"report-{digest('one')[:32]}": {"kind": "report", "study": "one"},
+        "report-0": {"kind": "report", "study": "two"},
     }.items():
         write_json(store / "jobs" / f"{name}.json", job)
-    assert names(clean(root)) == ["data-other.json", "report-two.json"]
+    assert names(clean(root)) == ["data-other.json", "report-0.json"]
 
 
 def test_the_record_of_what_was_run_counts_too(root, store):

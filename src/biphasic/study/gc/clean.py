@@ -12,27 +12,41 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from biphasic.amounts import size
-from biphasic.errors import CheckpointError, DataError
-from biphasic.files import PARTIAL, read_json, remove
+from biphasic.analysis.study_file import read_study
+from biphasic.data.building.build import RECORD
+from biphasic.errors import BiphasicError, CheckpointError, DataError
+from biphasic.files import PARTIAL, digest, remove
 from biphasic.locks import LOCK, Say, find_owner, lock_cleaning, refuse_locked, refuse_running_work
+from biphasic.records import STUDY, StudyRecord
 from biphasic.store import (
     BUILTIN,
-    FINETUNES,
-    OVERLAPS,
-    STATES,
+    CHECKPOINT,
+    CORPUS,
+    JOB,
+    OVERLAP,
+    RESULT,
+    STATE,
     STORE,
+    TASK,
+    ArtifactType,
+    Key,
+    Store,
     is_complete,
-    is_trained,
     read_result_record,
     read_state_record,
-    state_folder,
 )
+from biphasic.study import RESOLVED
 from biphasic.study.by_name import BY_NAME, drop_dangling
 from biphasic.study.find import study_folders
 from biphasic.study.gc.pins import EVENT_FILES, Pin, forget_pin, has_state, read_pins
-from biphasic.study.gc.reachable import Reachable, add_ancestors, add_pins, add_study, corpus_hash
+from biphasic.study.inputs.overlaps import overlap_path
+from biphasic.study.plan.preview import content_hash, preview_study
+from biphasic.study.run.record import settings_digest
+from biphasic.study.study import Study
+from biphasic.training.recipe import PretrainedModel
 
 _MOST = 12
+EVENTS = ArtifactType("event files", EVENT_FILES)
 _WORTH_NAMING = frozenset({"states", "checkpoints", "corpora", "tasks"})
 
 
@@ -97,15 +111,14 @@ def _refuse_running(root: Path, store: Path, say: Say | None) -> None:
 
 
 def _look(root: Path, *, also_pretrained: bool) -> Cleaning:
-    store, folders = root / STORE, study_folders(root)
-    reachable = Reachable()
-    for folder in folders:
-        add_study(reachable, folder)
-    add_ancestors(reachable, store)
-    of_no_study = _useless_items(store, folders, reachable, also_foreign=True)
-    pins = read_pins(store)
-    add_pins(reachable, pins, store)
-    unreachable = _useless_items(store, folders, reachable, also_foreign=False)
+    at, folders, unsure = Store(root / STORE), study_folders(root), list[str]()
+    needed = {key for folder in folders for key in needed_by(folder, unsure)}
+    needed |= at.with_ancestors(key for key in needed if key[0] is STATE)
+    of_no_study = _useless_items(at, folders, needed, unsure, also_foreign=True)
+    pins = read_pins(at.path)
+    pinned = {key for pin in pins for key in pin.protected()}
+    needed |= pinned | at.with_ancestors(key for key in pinned if key[0] is STATE)
+    unreachable = _useless_items(at, folders, needed, unsure, also_foreign=False)
     kept = {item.path: item for item in of_no_study}
     for item in unreachable:
         kept.pop(item.path, None)
@@ -115,61 +128,146 @@ def _look(root: Path, *, also_pretrained: bool) -> Cleaning:
         items=tuple(of_no_study if also_pretrained else unreachable),
         kept=() if also_pretrained else tuple(kept.values()),
         pins=pins if also_pretrained else (),
-        unsure=tuple(reachable.unsure),
+        unsure=tuple(unsure),
     )
 
 
+def needed_by(folder: Path, unsure: list[str]) -> set[Key]:
+    """Return what a study needs of the store, without the ancestors of its states.
+
+    While the data of a study cannot be derived from its settings, which `unsure` then names, all
+    corpora and tasks are kept.
+    """
+    if not (folder / RESOLVED).is_file():
+        raise DataError(
+            f"{folder}: has no saved settings; run its study file again (finished work is reused), "
+            "or delete the folder"
+        )
+    study = Study.saved(folder)
+    needed = {(STATE, name) for name in _models(study)}
+    needed.add((JOB, f"report-{digest(study.config.name)[:32]}"))
+    record, problem = study_record_of(folder), ""
+    try:
+        needed.update(_planned(study))
+    except BiphasicError as error:
+        problem = str(error)
+    settings = record and record.provenance.get("settings_sha256")
+    if problem and settings != settings_digest(study.config):
+        raise DataError(
+            f"{folder}: cannot plan this study ({problem}); run it again, or delete the folder"
+        )
+    if problem:
+        unsure.append(f"{study.config.name}: {problem}")
+    if record is not None:
+        needed |= {(STATE, name) for name in record.states}
+        needed |= {(RESULT, run.id) for run in (*record.runs, *record.baselines)}
+    return needed
+
+
+def _models(study: Study) -> Iterator[str]:
+    """Yield the states of the store that arms begin with, or are."""
+    for arm in study.config.arms:
+        model = arm.encoder or study.recipes[arm.name].model
+        if isinstance(model, PretrainedModel):
+            folder = Path(model.pretrained).resolve()  # names lead to states
+            if folder.parent == study.store / STATE.place:
+                yield folder.name
+
+
+def _planned(study: Study) -> Iterator[Key]:
+    """Yield what a study's plan has; raise an error if the plan is uncertain."""
+    plan = preview_study(study)
+    if plan.assumed:
+        raise DataError("; ".join(plan.assumed))
+    for segment in plan.segments:
+        yield from ((STATE, name) for name in (segment.id, segment.parent) if name)
+    for group in plan.groups:
+        yield JOB, group.id
+        yield from ((RESULT, name) for name in group.possible_ids())
+    yield from ((RESULT, one.id) for one in plan.baselines)
+    text = plan.fingerprint
+    yield from ((CORPUS, name) for name in (text.corpus_hash, *text.corpora.values()))
+    for task in plan.tasks:
+        yield OVERLAP, overlap_path(plan.store, text, task).name
+        for folder in (task.folder, task.training.folder):
+            if folder.is_relative_to(study.store / TASK.place):
+                yield TASK, folder.relative_to(study.store / TASK.place).parts[0]
+
+
+def study_record_of(folder: Path) -> StudyRecord | None:
+    """Read a study's record; None if there is none yet."""
+    return read_study(folder) if (folder / STUDY).is_file() else None
+
+
+def corpus_hash(folder: Path) -> str | None:
+    """Return the hash of the training text in a folder of `data/`; None if unfinished."""
+    if not (folder / RECORD).is_file() or not is_complete(folder / "train"):
+        return None
+    return content_hash(folder)
+
+
 def _useless_items(
-    store: Path, folders: Iterable[Path], reachable: Reachable, *, also_foreign: bool
+    at: Store, folders: Iterable[Path], needed: set[Key], unsure: list[str], *, also_foreign: bool
 ) -> list[Item]:
     """Return unreachable items of a store, and leftovers in the folders of its studies."""
     # Results come before their states: a result without its state would look like a result of an
     # external model, which is kept unless `also_foreign`.
-    items = [
-        *_unreachable_work(store, reachable, also_foreign=also_foreign),
-        *_unreachable_inputs(store, reachable),
-    ]
+    items = [*_unreachable_work(at, needed, also_foreign=also_foreign)]
+    items += _unreachable_inputs(at, needed, is_unsure=bool(unsure))
     deleted = {item.path for item in items}
-    return [*items, *_leftovers([store, *folders], deleted)]
+    return [*items, *_leftovers([at.path, *folders], deleted)]
 
 
-def _unreachable_work(store: Path, reachable: Reachable, *, also_foreign: bool) -> Iterator[Item]:
-    for path in _entries(store / FINETUNES):
-        is_left = not also_foreign and _is_of_other_model(path, store)
-        if path.name not in reachable.results and not is_left:
+def _unreachable_work(at: Store, needed: set[Key], *, also_foreign: bool) -> Iterator[Item]:
+    for path in _entries(at, RESULT):
+        is_left = not also_foreign and _is_of_other_model(at, path)
+        if (RESULT, path.name) not in needed and not is_left:
             yield _item("fine-tunings", path)
-    for path in _entries(store / "progress"):
+    for path in _entries(at, CHECKPOINT):
         state, _, _ = path.name.partition("-from-")
-        if state not in reachable.states:
+        if (STATE, state) not in needed:
             yield _item("checkpoints", path, "of an unreachable state")
-        elif is_trained(store, state):
+        elif at.has(STATE, state):
             yield _item("checkpoints", path, "of a finished state")
-    for path in _entries(store / STATES):
-        if path.name not in {*reachable.states, BY_NAME}:
+    for path in _entries(at, STATE):
+        if path.name != BY_NAME and (STATE, path.name) not in needed:
             yield _item("states", path, _describe_state(path))
 
 
-def _unreachable_inputs(store: Path, reachable: Reachable) -> Iterator[Item]:
-    """Yield corpora and tasks, event files and job files."""
-    for path in _entries(store / "data"):
-        if not _is_corpus_reachable(path, reachable):
+def _unreachable_inputs(at: Store, needed: set[Key], *, is_unsure: bool) -> Iterator[Item]:
+    """Yield corpora and tasks, counts, event files and job files."""
+
+    def is_corpus_needed(path: Path) -> bool:
+        is_named = is_unsure or (CORPUS, path.name) in needed
+        return is_named or (CORPUS, str(corpus_hash(path))) in needed
+
+    def is_job_needed(name: str) -> bool:
+        if (STATE, name) in needed:
+            return not at.has(STATE, name)
+        if name.startswith("data-"):
+            return is_corpus_needed(at.folder(CORPUS, name.removeprefix("data-")))
+        return (JOB, name) in needed  # planning rewrites others
+
+    for path in _entries(at, CORPUS):
+        if not is_corpus_needed(path):
             yield _item("corpora", path)
-    for path in () if reachable.unsure else _entries(store / "tasks"):
-        if path.name not in reachable.tasks:
-            yield _item("tasks", path, "built-in" if path.name.startswith(BUILTIN) else "")
-    for path in () if reachable.unsure else _entries(store / OVERLAPS):
-        if path not in reachable.overlaps:
-            yield _item("counts of test examples", path)
-    for path in _entries(store / EVENT_FILES):
-        if not has_state(path, reachable.states):
+    for kind, heading in ((TASK, "tasks"), (OVERLAP, "counts of test examples")):
+        for path in () if is_unsure else _entries(at, kind):
+            if (kind, path.name) not in needed:
+                about = "built-in" if path.name.startswith(BUILTIN) else ""
+                yield _item(heading, path, about)
+    states = {name for kind, name in needed if kind is STATE}
+    for path in _entries(at, EVENTS):
+        if not has_state(path, states):
             yield _item("event files", path)
-    for path in _entries(store / "jobs"):
-        if not _is_job_reachable(path, store, reachable):
+    for path in _entries(at, JOB):
+        if not is_job_needed(path.name.removesuffix(".json")):
             yield _item("job files", path)
 
 
-def _entries(folder: Path) -> Iterator[Path]:
-    """Yield the sorted entries of a folder, except links and leftovers."""
+def _entries(at: Store, kind: ArtifactType) -> Iterator[Path]:
+    """Yield what a store has of a kind, in order, except links and leftovers."""
+    folder = at.path / kind.place
     if folder.is_symlink():
         raise DataError(
             f"{folder}: is a link, and others may use its target, so nothing was deleted; replace "
@@ -200,34 +298,13 @@ def _describe_state(path: Path) -> str:
     return f"step {state.step:,}: {', '.join(phases)}"
 
 
-def _is_of_other_model(path: Path, store: Path) -> bool:
+def _is_of_other_model(at: Store, path: Path) -> bool:
     """Return whether a result is of an external model, which no study uses."""
     try:
         state = read_result_record(path).state
     except CheckpointError:
         return False
-    return not state_folder(store, state).exists()
-
-
-def _is_corpus_reachable(path: Path, reachable: Reachable) -> bool:
-    is_named = bool(reachable.unsure) or path.name in reachable.data
-    return is_named or corpus_hash(path) in reachable.corpora
-
-
-def _is_job_reachable(path: Path, store: Path, reachable: Reachable) -> bool:
-    """Return whether a job is unfinished, or may run again as corpora and reports do."""
-    job = path.name.removesuffix(".json")
-    if job in reachable.states:
-        return not is_trained(store, job)
-    if job in reachable.groups:
-        return True
-    try:
-        described = read_json(path)
-        if described["kind"] == "tokenise":
-            return _is_corpus_reachable(Path(described["folder"]), reachable)
-        return described["kind"] == "report" and described["study"] in reachable.studies
-    except (DataError, KeyError, TypeError):
-        return False  # an unknown version; planning rewrites jobs
+    return not at.folder(STATE, state).exists()
 
 
 def _leftovers(places: Iterable[Path], deleted: set[Path]) -> Iterator[Item]:

@@ -7,7 +7,7 @@ whose name says which state they are of.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -15,6 +15,7 @@ from typing import Literal
 from biphasic.errors import DataError
 from biphasic.files import read_json, write_text
 from biphasic.records import Record, parse_record
+from biphasic.store import CORPUS, RESULT, STATE, Key
 from biphasic.study.by_name import SHORT_IDENTITY
 
 EVENT_FILES = "tensorboard"
@@ -31,6 +32,11 @@ class Pin(Record):
     states: tuple[str, ...] = ()  # States that it produces.
     results: tuple[str, ...] = ()  # Fine-tunings.
     data: tuple[str, ...] = ()  # Folders of `store/data/` that it reads.
+
+    def protected(self) -> Iterator[Key]:
+        """Yield what it protects."""
+        for kind, names in ((STATE, self.states), (RESULT, self.results), (CORPUS, self.data)):
+            yield from ((kind, name) for name in names)
 
 
 def record_pin(
