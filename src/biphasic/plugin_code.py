@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import cache
 from importlib.abc import SourceLoader
-from importlib.util import find_spec, module_from_spec, resolve_name, spec_from_loader
+from importlib.util import find_spec, module_from_spec, spec_from_loader
 from pathlib import Path
 from traceback import walk_tb
 from types import ModuleType
 
 from biphasic.errors import ConfigError, reading
-from biphasic.files import digest
 from biphasic.numerics import code_sha256
-from biphasic.store import complete_folder
+from biphasic.store import PLUGIN, Store
 
-FOLDER = "plugins"
-"""Folder of a store with the files of plugins, by the hash of their code."""
+_INSTALLED = {"site-packages", "dist-packages"}
 _MODULES = "biphasic_plugin_"  # begins the names of their modules
 _sources: dict[str, bytes] = {}
 _stores: list[Path] = []
@@ -38,13 +34,13 @@ def keep_code(store: Path, *references: str) -> None:
     for reference in references:
         name, _, code = reference.partition("@")
         if code in _sources:
-            with complete_folder(store / FOLDER / code, identity=code) as partial_folder:
+            with Store(store).put(PLUGIN, code) as partial_folder:
                 (partial_folder / name.partition(":")[0]).write_bytes(_sources[code])
 
 
 def stored_lines(store: Path) -> Iterator[str]:
     """Describe the files of plugins that a store has."""
-    for path in sorted((store / FOLDER).glob("*/*.py")):
+    for path in sorted((store / PLUGIN.place).glob("*/*.py")):
         yield f"{'file':<11} {path.name:<16} {path.parent.name[:12]}"
 
 
@@ -55,7 +51,7 @@ def pinned(path: Path, name: str, code: str | None) -> str:
         with reading(path, ConfigError, failure="not valid Python"):
             here = code_sha256(source)
         if code in (None, here):
-            _refuse_neighbours(path, source)
+            _refuse_elsewhere(path, source)
             code = here
             _sources.setdefault(code, source)
     if code is None:
@@ -67,7 +63,7 @@ def pinned(path: Path, name: str, code: str | None) -> str:
 def module_of(code: str, file: str) -> ModuleType:
     """Import the file with a hash of code, from where settings named it or from a store."""
     if code not in _sources:
-        copies = (store / FOLDER / code / file for store in _stores)
+        copies = (Store(store).folder(PLUGIN, code) / file for store in _stores)
         found = next((copy for copy in copies if copy.is_file()), None)
         if found is None:
             raise ConfigError(
@@ -121,49 +117,22 @@ class _OneFile(SourceLoader):
         return self._source
 
 
-def _refuse_neighbours(path: Path, source: bytes) -> None:
-    """Refuse a file that imports others beside it, which a worker would not find."""
+def _refuse_elsewhere(path: Path, source: bytes) -> None:
+    """Refuse a file that imports modules which are neither installed nor in its hash."""
     remedy = "write one file, or install a package"
-    with reading(path, ConfigError, failure="cannot be imported", remedy=remedy):
-        for top in {name.partition(".")[0] for name in _imports(source, "")}:
-            beside = path.parent / top
-            spec = find_spec(top)
-            is_beside = beside.with_suffix(".py").is_file() or beside.is_dir()
-            if is_beside and (spec is None or path.parent in Path(spec.origin or "/").parents):
-                raise ConfigError(f"{path}: imports '{top}' from its own folder; {remedy}")
-
-
-@cache
-def package_code(module: str) -> str:
-    """Hash a module, with all modules of its package that it imports."""
-    hashes: dict[str, str] = {}
-    waiting = [module]
-    while waiting:
-        name = waiting.pop()
-        if name in hashes or name.partition(".")[0] != module.partition(".")[0]:
-            continue
-        spec = None
-        with suppress(ModuleNotFoundError):  # `from package.module import function`
-            spec = find_spec(name)
-        if spec is None or spec.origin is None:
-            continue
-        content = Path(spec.origin).read_bytes()
-        is_python = spec.origin.endswith(".py")
-        hashes[name] = code_sha256(content) if is_python else hashlib.sha256(content).hexdigest()
-        waiting.append(name.rpartition(".")[0])  # importing a module runs its packages
-        if is_python:
-            waiting += _imports(content, spec.parent or "")
-    return digest(hashes)
-
-
-def _imports(source: bytes, package: str) -> Iterator[str]:
-    """Yield the modules that code may import, and the names it takes from them."""
+    tops: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            tops.update(alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                base = resolve_name("." * node.level + base, package)
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+            tops.add("" if node.level else (node.module or "").partition(".")[0])
+    for top in sorted(tops - {*sys.stdlib_module_names, "biphasic"}):
+        with reading(path, ConfigError, failure="cannot be imported", remedy=remedy):
+            spec = find_spec(top) if top else None
+        beside = path.parent / (top or ".")
+        is_beside = beside.with_suffix(".py").is_file() or beside.is_dir()
+        found = [spec.origin, *(spec.submodule_search_locations or ())] if spec else []
+        places = [set(Path(place).parts) for place in found if place]
+        if (is_beside and not spec) or not all(parts & _INSTALLED for parts in places):
+            where = "its own folder" if is_beside else "outside of installed packages"
+            raise ConfigError(f"{path}: imports '{top or '.'}' from {where}; {remedy}")

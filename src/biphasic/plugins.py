@@ -24,8 +24,8 @@ from pydantic import SerializeAsAny, WrapValidator, create_model
 
 from biphasic.config import Config, ConfigT, nearest, parse_config, raw_config
 from biphasic.errors import ConfigError, reading
-from biphasic.files import expanded
-from biphasic.plugin_code import keep_code, module_of, package_code, pinned
+from biphasic.files import digest, expanded
+from biphasic.plugin_code import keep_code, module_of, pinned
 
 Group = Literal["objectives", "optimizers", "task_kinds", "sources", "executors"]
 _NAMED = re.compile(
@@ -372,5 +372,13 @@ def _installed(group: Group, name: str) -> Plugin:
         raise ConfigError(f"'{name}' is in {' and '.join(origins)}; uninstall all but one")
     with reading(origins[0], ConfigError, remedy="reinstall it", failure="cannot be imported"):
         kind = points[0].load()
-        code = package_code(kind.__module__)
+    # Versions name the code of a release; that of an editable installation changes under them.
+    dist = points[0].dist
+    url = json.loads((dist and dist.read_text("direct_url.json")) or "{}")
+    if dist is None or url.get("dir_info", {}).get("editable"):
+        raise ConfigError(
+            f"{origins[0]}: an editable installation, whose code its version does not name; "
+            "install the package without -e, or name a file"
+        )
+    code = digest([dist.name, dist.version])
     return Plugin(name, f"{name}@{code}", kind, code, origins[0])
