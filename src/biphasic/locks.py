@@ -25,7 +25,7 @@ from pathlib import Path
 from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
 
 from biphasic.amounts import rough_duration
-from biphasic.errors import DataError, LockedError, LockHeldError, StudyError
+from biphasic.errors import PERMIT, DataError, LockedError, LockHeldError, StudyError
 from biphasic.files import PARTIAL, remove_partials_of
 
 HEARTBEAT_SECONDS = 20.0  # seconds between heartbeats of an owner
@@ -101,7 +101,7 @@ def lock(path: Path, *, remedy: str = "", say: Say | None = None) -> Iterator[Lo
         if is_fresh or is_alive:
             what = path.parent if path.name == LOCK else path
             wait = f"wait for it, or {remedy}" if remedy else "wait for it"
-            if not owner.host:
+            if not owner.host and not _is_empty(path):  # an empty one is being written
                 wait = f"if no process works here, delete {path}"
             raise LockHeldError(f"{what}: another process holds it: {owner}; {wait}", str(owner))
         if watched is None:
@@ -125,6 +125,9 @@ def find_owner(path: Path) -> Owner | None:
         content, heartbeat = path.read_bytes(), path.stat().st_mtime
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except PermissionError as error:
+        problem = f"cannot see who holds this lock ({error.strerror})"
+        raise LockedError(f"{path}: {problem}; {PERMIT}") from None
     except OSError:
         return Owner(heartbeat=time.time())
     # filelock only checks for a dead owner while acquiring, so acquire a copy.

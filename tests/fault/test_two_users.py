@@ -103,11 +103,6 @@ def test_one_user_goes_on_from_what_another_has_trained(shared, train):
     assert not closed(shared)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a lock that may not be read is said to be held by an unknown process",
-)
 def test_missing_permission_to_look_for_a_cleaning_is_reported(shared):
     (shared / "store").mkdir()
     (shared / "store/.cleaning").write_text("{}")

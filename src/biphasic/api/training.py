@@ -215,10 +215,8 @@ class MergeModels(Verb):
     def __call__(self) -> Path:
         from biphasic.config import parse_config
         from biphasic.export.merge import Merge, write_merge
-        from biphasic.export.output import refuse_existing
 
         target = expanded(self.out)
-        refuse_existing(target)
         settings = {"weight": self.weight, "method": self.method, "groups": dict(self.groups or {})}
         merge = parse_config(Merge, settings, where="merge")
         return write_merge(self.base, self.adapted, target, merge)

@@ -136,7 +136,7 @@ def _outcome(work: Callable[[], None]) -> dict[str, Any]:
 def _logged(path: Path) -> Iterator[None]:
     """Redirect output to a file; delete it if it is empty."""
     before = os.dup(2)
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     try:
         for descriptor in (1, 2):
             os.dup2(log, descriptor)

@@ -67,14 +67,12 @@ def write_export(
         say(f"warning: {source.tokenizer.warning}")
     if format != "hf" and source.state is None and (other := _other_vectors(source.folder)):
         say(f"warning: {source.folder}: {other}; the export has the plain mean, without prompts")
-    with sole_writer(out, say=say):
+    with sole_writer(out, say=say), new_folder(out) as partial:
         if format == "onnx":
-            _write_with_graph(source, out, say, **settings)
-            sign(out, inputs)
+            _write_with_graph(source, partial, out.name, say, **settings)
         else:
-            with new_folder(out) as partial:
-                _write(source, partial, out.name, say, **settings)
-                sign(partial, inputs)
+            _write(source, partial, out.name, say, **settings)
+        sign(partial, inputs)
     return out
 
 
@@ -96,16 +94,18 @@ def _other_vectors(folder: Path) -> str:
     return f"its own vectors have {', '.join(own)}" if own else ""
 
 
-def _write_with_graph(source: Source, out: Path, say: Say, **settings: Any) -> None:
+def _write_with_graph(source: Source, folder: Path, name: str, say: Say, **settings: Any) -> None:
     from biphasic.export.onnx import write_onnx  # noqa: PLC0415 - an extra; slow to import
 
-    with tempfile.TemporaryDirectory(prefix=f".partial-{out.name}-", dir=out.parent) as name:
-        staged = Path(name) / out.name
+    with tempfile.TemporaryDirectory(prefix=f".partial-{name}-", dir=folder.parent) as work:
+        staged, graph = Path(work) / name, Path(work) / "graph"
         staged.mkdir()
-        export = _write(source, staged, out.name, say, **settings)
+        export = _write(source, staged, name, say, **settings)
         say("exporting to ONNX")
-        difference = write_onnx(staged, out, pooling=export.vectors.pooling)
-    write_export_card(out, replace(export, onnx=difference))
+        difference = write_onnx(staged, graph, pooling=export.vectors.pooling)
+        for path in graph.iterdir():
+            path.rename(folder / path.name)
+    write_export_card(folder, replace(export, onnx=difference))
 
 
 def export_inputs(

@@ -328,11 +328,6 @@ def test_what_killed_exports_left_is_deleted_by_the_next(state, tmp_path, out):
     assert set(tmp_path.iterdir()) == {*before, tmp_path / out}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=ConfigError,
-    reason="an ONNX export has its final name before it is signed, so a kill there blocks the next",
-)
 @pytest.mark.usefixtures("unchecked", "warm")
 def test_an_export_killed_before_it_is_signed_is_made_again(state, tmp_path):
     setup = KILLED.replace("write.check_export", "write.sign")

@@ -259,11 +259,6 @@ def test_a_damaged_event_of_a_rank_does_not_end_the_others(capsys):
     assert capsys.readouterr().err == damaged.decode() + ' of memory"}\n'
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="logs of jobs have mode 0644 whatever the umask, so others of a group cannot write them",
-)
 @pytest.mark.usefixtures("warm")
 def test_the_mode_of_a_log_is_that_of_the_umask(tmp_path):
     (tmp_path / "none").mkdir()

@@ -112,12 +112,6 @@ def test_a_margin_that_is_no_number_of_points_is_refused(settings, margin):
         settings(questions=[{**ASK, "margin": margin}])
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="the loser of two registrations is told to delete the lock of the winner, which has "
-    "created the file and not yet written its name",
-)
 def test_a_lock_that_is_being_written_is_not_to_be_deleted(register, folder):
     folder.mkdir(parents=True)
     (folder / ".lock").touch()

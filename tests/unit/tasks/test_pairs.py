@@ -296,9 +296,6 @@ def test_a_training_split_keeps_its_own_documents_but_no_judged_query(make, task
         make("none", tasks=(f"ir:{task}",), against=(f"zs:{task}", f"zs:{other}"))
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="the work of a build that is refused stays beside it"
-)
 def test_a_refused_build_leaves_nothing(tmp_path, make, task):
     before = set(tmp_path.rglob("*"))
     other = shutil.copytree(task, task.with_name("other"))

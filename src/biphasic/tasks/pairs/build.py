@@ -30,7 +30,7 @@ from biphasic.data.text.sources import (
     read_documents,
     source_origin,
 )
-from biphasic.errors import ConfigError, repeated
+from biphasic.errors import ConfigError, DataError, repeated
 from biphasic.files import digest, file_sha256, read_json, remove_partials, write_json
 from biphasic.locks import Say
 from biphasic.plugins import keep_files, short_name
@@ -108,7 +108,11 @@ def build_pairs(
                 shutil.rmtree(work, ignore_errors=True)
         counts = {source.name: read_json(part / _COUNTS) for source, part in parts.items()}
         kept = _without_repeats(parts, counts)
-        pairs = write_pairs(folder, kept, origin=origin, counts=counts)
+        try:
+            pairs = write_pairs(folder, kept, origin=origin, counts=counts)
+        except DataError:  # the next build would refuse them again
+            shutil.rmtree(work)
+            raise
         shutil.rmtree(work)
         return pairs
 
