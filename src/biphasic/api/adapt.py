@@ -15,12 +15,9 @@ from biphasic.api.training import Training
 from biphasic.api.verb import Function, Revision, option
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
-from biphasic.store import store_of
 from biphasic.training.intervals import HELDOUT_OBJECTIVES
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from biphasic.data.building.config import CorpusConfig
     from biphasic.export.write import Format
     from biphasic.model.loading.hub import LocalModel
@@ -107,45 +104,42 @@ class Adapt(Training, Revision):
     """hf, sentence-transformers or onnx; see `biphasic export`."""
 
     def __call__(self) -> Path:
-        from biphasic.execution.slots import check_cores
         from biphasic.export.output import find_made, refuse_existing
         from biphasic.export.write import check_format, export_inputs, write_export
-        from biphasic.model.compute.device import compute_threads, computing_on, parse_device
         from biphasic.plugin_code import look_in
-        from biphasic.progress import progress_bar, progress_console, say_on
+        from biphasic.progress import progress_bar
         from biphasic.study.plan.finished import OtherCode
         from biphasic.study.training import parse_compute, train_recipe
         from biphasic.training.lineage import Lineage
         from biphasic.training.memory import tune_allocator
         from biphasic.training.records.log import viewed_in_wandb
 
-        check_cores(num_threads=self.threads or 1)
         compute = parse_compute(self.compute, threads=self.threads)
-        device, store, out = parse_device(self.device), store_of(self.root), expanded(self.out)
-        console = progress_console(quiet=self.quiet)
-        say = say_on(console)
+        store, out = self.store, expanded(self.out)
         check_format(self.format)
         find_made(out)
         look_in(store)
-        with computing_on(device), compute_threads(self.threads), viewed_in_wandb(self.wandb):
+        with self.computing(), viewed_in_wandb(self.wandb):
             tune_allocator()
-            recipe, paths, earlier = self._planned(compute, store, console)
+            recipe, paths, earlier = self._planned(compute)
             fingerprint = paths.open().fingerprint
             state = Lineage(recipe, fingerprint).identities[-1]
             if other := OtherCode.of(store, [state]):
                 if self.fresh:
                     refuse_existing(out)
                 else:
-                    say(other.note())
+                    self.say(other.note())
             if find_made(out, export_inputs(state, format=self.format)):
-                say(f"{out}: already made from the same model, text and settings; nothing to do")
+                self.say(
+                    f"{out}: already made from the same model, text and settings; nothing to do"
+                )
                 return out
             if earlier:
                 earlier.require(recipe, fingerprint)
                 earlier.bring_into(store)
                 name, steps = earlier.identity[:12], earlier.steps
-                say(f"continuing the run of {name} after its {steps} steps")
-            say(_summary(recipe, compute))
+                self.say(f"continuing the run of {name} after its {steps} steps")
+            self.say(_summary(recipe, compute))
             # A continued run keeps recording both losses, like its earlier states. Else, an
             # encoder's CLM loss says nothing about its quality, and costs as much again.
             is_mlm_alone = self.objective == "mlm" and not earlier
@@ -157,12 +151,12 @@ class Adapt(Training, Revision):
                 heldout_every=0,
                 heldout_objectives=("mlm",) if is_mlm_alone else HELDOUT_OBJECTIVES,
                 compute=compute,
-                console=console,
+                console=self.console,
                 fresh=self.fresh,
             )
-            say(f"state: {trained}")
-            with progress_bar(console, "exporting"):
-                return write_export(trained, out, format=self.format, say=say)
+            self.say(f"state: {trained}")
+            with progress_bar(self.console, "exporting"):
+                return write_export(trained, out, format=self.format, say=self.say)
 
     def print_config(self) -> str:
         """Return the recipe that would be trained, as a recipe file."""
@@ -179,29 +173,29 @@ class Adapt(Training, Revision):
         text = recipe_text(recipe, corpus=self._corpus_of(local), compute=compute)
         return text + (_OWN_RUN if is_state(local) else "")
 
-    def _planned(
-        self, compute: ComputeConfig, store: Path, console: Console
-    ) -> tuple[Recipe, DataPaths, Continuation | None]:
+    def _planned(self, compute: ComputeConfig) -> tuple[Recipe, DataPaths, Continuation | None]:
         """Check the model and build the corpus; return the recipe, its data, and an earlier run."""
         from biphasic.model.loading.hub import fetch_model
-        from biphasic.progress import progress_bar, say_on
+        from biphasic.progress import progress_bar
         from biphasic.study.inputs.corpus import locate_corpus, prepare_corpus
         from biphasic.study.inputs.models import check_model, find_continuation, is_state
 
-        with progress_bar(console, "reading the model"):
+        with progress_bar(self.console, "reading the model"):
             local = fetch_model(self.model, revision=self.revision)
         recipe = self._first_run(local)
         recipe.check()
         if not is_state(local):  # whose own run may have more rows
             compute.check_rows(recipe.placed_phases)
-        with progress_bar(console, "checking the model"):
+        with progress_bar(self.console, "checking the model"):
             check_model(local, recipe, name=str(self.model))
         corpus = self._corpus_of(local).pinned()
-        paths = prepare_corpus(corpus, locate_corpus(corpus, store), store, console=console)
+        paths = prepare_corpus(
+            corpus, locate_corpus(corpus, self.store), self.store, console=self.console
+        )
         if earlier := find_continuation(local, paths.open().fingerprint):
             recipe = self._continued(earlier)
         elif is_state(local):
-            say_on(console)(_NOT_CONTINUED)
+            self.say(_NOT_CONTINUED)
         recipe = recipe.skipping(self.skip_steps)
         return recipe, paths.extended([recipe]), earlier
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from biphasic.api.verb import Copies, Function, Quiet, Root, Verb, option
 from biphasic.errors import ConfigError, DataError
-from biphasic.store import store_of
+from biphasic.files import expanded
 
 if TYPE_CHECKING:
     from biphasic.api.results.corpus import BuiltCorpus, InspectedCorpus, IntactCorpus
@@ -65,8 +65,6 @@ class Build(Copies, Root, Quiet):
         from biphasic.api.results.corpus import BuiltCorpus
         from biphasic.data.building.blend import build_bar
         from biphasic.data.building.build import build_corpus, notes_on
-        from biphasic.files import expanded
-        from biphasic.progress import progress_console, say_on
         from biphasic.study.inputs.corpus import tasks_of
 
         settings = {
@@ -86,21 +84,20 @@ class Build(Copies, Root, Quiet):
             shares=self.shares,
         )
         last: list[BuildProgress] = []
-        console, folder = progress_console(quiet=self.quiet), expanded(self.out)
-        with build_bar(console) as show:
+        folder = expanded(self.out)
+        with build_bar(self.console) as show:
 
             def report(progress: BuildProgress) -> None:
                 last[:] = [progress]
                 show(progress)
 
-            say = say_on(console)
             build_corpus(
                 config,
                 folder,
                 num_workers=self.workers,
-                say=say,
+                say=self.say,
                 progress=report,
-                tasks=tasks_of(config, store_of(self.root), say),
+                tasks=tasks_of(config, self.store, self.say),
             )
         how = last[0].rates() if last else "already built; nothing to do"
         return BuiltCorpus(folder, (how, *notes_on(folder)))
@@ -131,7 +128,6 @@ class Inspect(Verb):
         from biphasic.data.building.build import RECORD, notes_on
         from biphasic.data.building.inspect import inspect_corpus
         from biphasic.data.tokens.tokenizer import TextTokenizer
-        from biphasic.files import expanded
 
         folder, notes = expanded(self.folder), ()
         if _is_build(folder):
@@ -168,7 +164,6 @@ class Verify(Verb):
     def __call__(self) -> IntactCorpus:
         from biphasic.api.results.corpus import IntactCorpus
         from biphasic.data.building.verify import verify_build, verify_corpus
-        from biphasic.files import expanded
 
         folder = expanded(self.folder)
         found = verify_build(folder) if _is_build(folder) else (verify_corpus(folder),)
@@ -205,8 +200,6 @@ class Merge(Quiet):
     def __call__(self) -> BuiltCorpus:
         from biphasic.api.results.corpus import BuiltCorpus
         from biphasic.data.building.merge import merge_builds, merge_corpora
-        from biphasic.files import expanded
-        from biphasic.progress import say_on_stderr
 
         parts, target = [expanded(folder) for folder in self.folders], expanded(self.out)
         kinds = {_is_build(folder) for folder in parts}
@@ -215,7 +208,7 @@ class Merge(Quiet):
         if len(kinds) > 1:
             raise ConfigError("merge: give either built folders or single corpora, not both")
         if kinds == {True}:
-            merge_builds(parts, target, say=say_on_stderr(quiet=self.quiet))
+            merge_builds(parts, target, say=self.say)
         else:
             merge_corpora(parts, target)
         return BuiltCorpus(target)

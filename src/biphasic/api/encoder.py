@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biphasic.api.results.use import Fillings, PairScores, Predictions, Upload
-from biphasic.api.use import DTYPES, Precision, predicted, push
+from biphasic.api.use import DTYPES, Precision, Predict, push
 from biphasic.api.verb import Device, Function, Revision, option
 from biphasic.errors import ConfigError, DataError
+from biphasic.model.compute.device import computing_on, parse_device
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,7 +62,6 @@ class Load(Device, Revision):
     """Compute precision of vectors and probabilities."""
 
     def __call__(self) -> TextEncoder:
-        from biphasic.model.compute.device import parse_device
         from biphasic.tasks.embedding import fetch_embedding_model
 
         parse_device(self.device)
@@ -138,16 +138,8 @@ class TextEncoder:
         quiet: bool = False,
     ) -> Predictions:
         """Predict with a fine-tuned model, as `biphasic.predict` does."""
-        return predicted(
-            self.folder,
-            source,
-            out,
-            columns=columns,
-            format=format,
-            device=self._device,
-            quiet=quiet,
-            loaded=lambda _: self._finetuned,
-        )
+        options = {"columns": columns, "format": format, "device": self._device, "quiet": quiet}
+        return Predict(self.folder, source, out, **options).with_model(lambda _: self._finetuned)
 
     def fill_mask(self, text: str, *, top: int = 5, reading: Reading | None = None) -> Fillings:
         """Return the most probable tokens for each mask of a text.
@@ -230,7 +222,6 @@ class TextEncoder:
         return self._language_models[reading]
 
     def _computing(self) -> AbstractContextManager[None]:
-        from biphasic.model.compute.device import computing_on, parse_device
 
         return computing_on(parse_device(self._device))
 

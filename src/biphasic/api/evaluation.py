@@ -17,6 +17,9 @@ from biphasic.api.verb import (
     option,
 )
 from biphasic.errors import ConfigError
+from biphasic.execution.slots import check_cores
+from biphasic.files import expanded
+from biphasic.model.compute.device import computing_on, parse_device
 
 if TYPE_CHECKING:
     from biphasic.evaluation.plan import PlannedEvaluation
@@ -65,8 +68,6 @@ class Grid(Root, Revision, Copies, Device, Quiet):
     ) -> PlannedEvaluation:
         """Check the arguments and the tasks, and plan the fine-tunings."""
         from biphasic.evaluation.plan import chosen_tasks, plan_evaluation
-        from biphasic.execution.slots import check_cores
-        from biphasic.progress import progress_console
 
         check_cores(num_workers=self._num_workers, num_threads=self.threads)
         return plan_evaluation(
@@ -78,7 +79,7 @@ class Grid(Root, Revision, Copies, Device, Quiet):
             libraries=self.libraries,
             revision=self.revision,
             root=self.root,
-            console=progress_console(quiet=self.quiet),
+            console=self.console,
             **{"seeds": self.seeds, **defaults},
         )
 
@@ -153,8 +154,6 @@ class EvaluateAll(Evaluating):
 
     def __call__(self) -> Iterator[Evaluation]:
         from biphasic.evaluation.evaluate import evaluate_plan
-        from biphasic.model.compute.device import parse_device
-        from biphasic.progress import progress_console
 
         device = parse_device(self.device)
         yield from evaluate_plan(
@@ -163,7 +162,7 @@ class EvaluateAll(Evaluating):
             num_workers=self._num_workers,
             num_threads=self.threads,
             device=device,
-            console=progress_console(quiet=self.quiet),
+            console=self.console,
         )
 
     def print_config(self) -> str:
@@ -233,9 +232,6 @@ class Finetune(Grid):
         from biphasic.evaluation.best import LEARNING_RATES, PROTOCOL, SEEDS
         from biphasic.export.finetuned.write import write_best
         from biphasic.export.output import find_made
-        from biphasic.files import expanded
-        from biphasic.model.compute.device import computing_on, parse_device
-        from biphasic.progress import progress_console
         from biphasic.tasks.kinds.registry import KINDS
 
         folder, device = expanded(self.out), parse_device(self.device)
@@ -268,7 +264,7 @@ class Finetune(Grid):
                 model=named,
                 num_workers=self._num_workers,
                 num_threads=self.threads,
-                console=progress_console(quiet=self.quiet),
+                console=self.console,
             )
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from biphasic.api.verb import Function, Quiet, Root, option
 from biphasic.errors import ConfigError
-from biphasic.store import store_of
+from biphasic.execution.slots import check_cores
+from biphasic.model.compute.device import compute_threads
 
 if TYPE_CHECKING:
     from biphasic.api.results.lists import JobRun
@@ -46,8 +47,6 @@ class Run(Root, Quiet):
     def __call__(self) -> JobRun:
         from biphasic.api.results.lists import JobRun
         from biphasic.execution.inline import run_here
-        from biphasic.execution.slots import check_cores
-        from biphasic.progress import progress_console
         from biphasic.training.memory import tune_allocator
 
         check_cores(num_threads=self.threads)
@@ -55,13 +54,11 @@ class Run(Root, Quiet):
         if was_done := loaded.is_done():
             limits: AbstractContextManager[None] = nullcontext()  # computes nothing, without torch
         else:
-            from biphasic.model.compute.device import compute_threads
-
             loaded.check_needs()
             tune_allocator()
             limits = compute_threads(self.threads)
         with limits:  # also if it is done: deletes what a killed process left
-            run_here(loaded, console=progress_console(quiet=self.quiet))
+            run_here(loaded, console=self.console)
         return JobRun(loaded.id, loaded.label, was_done=was_done)
 
 
@@ -84,7 +81,7 @@ class Show(Root):
     def __call__(self) -> AnyJob:
         from biphasic.study.run.jobs import load_job
 
-        return load_job(store_of(self.root), self.job)
+        return load_job(self.store, self.job)
 
 
 def _chosen_job(job: str | None, list_file: Path | str | None, index: int | None) -> str:

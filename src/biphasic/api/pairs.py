@@ -9,7 +9,6 @@ from pathlib import Path
 from biphasic.api.results.data import BuiltPairs, InspectedPairs
 from biphasic.api.verb import Copies, Function, Quiet, Root, Verb, option
 from biphasic.files import expanded
-from biphasic.store import store_of
 
 
 class Build(Root, Copies, Quiet):
@@ -48,7 +47,6 @@ class Build(Root, Copies, Quiet):
 
     def __call__(self) -> BuiltPairs:
         from biphasic.config import parse_config
-        from biphasic.progress import say_on_stderr
         from biphasic.tasks.pairs.build import PairsConfig, build_pairs
 
         raw = {
@@ -63,9 +61,9 @@ class Build(Root, Copies, Quiet):
         built = build_pairs(
             parse_config(PairsConfig, raw, where="pairs build"),
             folder := expanded(self.out),
-            store=store_of(self.root),
+            store=self.store,
             copies=None if self.copies is None else expanded(self.copies),
-            say=say_on_stderr(quiet=self.quiet),
+            say=self.say,
         )
         return BuiltPairs(folder, built)
 
@@ -101,11 +99,11 @@ class Mine(Quiet):
 
     def __call__(self) -> BuiltPairs:
         from biphasic.data.pairs.folder import NO_SHARED_WORD, Pairs
-        from biphasic.progress import progress_bar, progress_console
+        from biphasic.progress import progress_bar
         from biphasic.tasks.pairs.enrich import mine as mine_pairs
 
         source, target = Pairs(expanded(self.folder)), expanded(self.out)
-        with progress_bar(progress_console(quiet=self.quiet), "mining", unit="texts") as report:
+        with progress_bar(self.console, "mining", unit="texts") as report:
             mined = mine_pairs(
                 source,
                 self.miner,
@@ -156,11 +154,11 @@ class Teach(Quiet):
 
     def __call__(self) -> BuiltPairs:
         from biphasic.data.pairs.folder import Pairs
-        from biphasic.progress import progress_bar, progress_console
+        from biphasic.progress import progress_bar
         from biphasic.tasks.pairs.enrich import teach as teach_pairs
 
         source, target = Pairs(expanded(self.folder)), expanded(self.out)
-        with progress_bar(progress_console(quiet=self.quiet), "teaching", unit="texts") as report:
+        with progress_bar(self.console, "teaching", unit="texts") as report:
             taught = teach_pairs(source, self.teacher, target, width=self.width, report=report)
         return BuiltPairs(target, taught)
 

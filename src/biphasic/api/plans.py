@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from biphasic.api.verb import Function, Overrides, Quiet, Root, Verb, option
 from biphasic.errors import ConfigError
-from biphasic.files import expanded
 from biphasic.study import EXAMPLE_TOKENS
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class Plan(StudyFile):
         from biphasic.study.study import Study
 
         config = load_study(self.file, self.overrides)
-        planned = preview_study(Study(config, expanded(self.root)))
+        planned = preview_study(Study(config, self.root_folder))
         summary = summarise_plan(planned, example_tokens=self.example_tokens)
         rate, jobs_here, advice = self.rate, None, ""
         if rate is None:
@@ -88,7 +87,7 @@ class Diff(Root):
         from biphasic.study.study import Study
 
         one, other = (
-            preview_study(Study(load_study(file), expanded(self.root)))
+            preview_study(Study(load_study(file), self.root_folder))
             for file in (self.first, self.second)
         )
         return Findings(tuple(difference_lines(one, other, str(self.first), str(self.second))))
@@ -129,16 +128,13 @@ class Jobs(StudyFile, Quiet):
     def __call__(self) -> StudyJobs:
         from biphasic.api.results.plans import StudyJobs
         from biphasic.execution.job import save_job
-        from biphasic.progress import progress_console
         from biphasic.study.run.prepare import prepare_study
         from biphasic.study.run.report import ReportJob, write_study_report
         from biphasic.study.spec.load import load_study
         from biphasic.study.study import Study
 
-        study = Study(
-            load_study(self.file, self.overrides), expanded(self.root), file=Path(self.file)
-        )
-        prepared = prepare_study(study, console=progress_console(quiet=self.quiet))
+        study = Study(load_study(self.file, self.overrides), self.root_folder, file=Path(self.file))
+        prepared = prepare_study(study, console=self.console)
         with study.locked():
             study.save()
             write_study_report(prepared)  # 'study report' reads the expected results from it
@@ -171,7 +167,6 @@ class Register(StudyFile, Quiet):
 
     def __call__(self) -> Registered:
         from biphasic.api.results.plans import Registered
-        from biphasic.progress import progress_console
         from biphasic.study.find import find_study
         from biphasic.study.run.register import register_study
         from biphasic.study.spec.load import load_study
@@ -181,10 +176,10 @@ class Register(StudyFile, Quiet):
             raise ConfigError("--spread, --pilot: give one of them")
         config = load_study(self.file, self.overrides)
         records = register_study(
-            Study(config, expanded(self.root), file=Path(self.file)),
-            console=progress_console(quiet=self.quiet),
+            Study(config, self.root_folder, file=Path(self.file)),
+            console=self.console,
             spread=self.spread,
-            pilot=None if self.pilot is None else find_study(self.pilot, expanded(self.root))[0],
+            pilot=None if self.pilot is None else find_study(self.pilot, self.root_folder)[0],
         )
         return Registered(config.title, records)
 

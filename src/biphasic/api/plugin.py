@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biphasic.api.verb import Function, Root, Verb, option
-from biphasic.store import store_of
 
 if TYPE_CHECKING:
     from biphasic.api.results.lists import Findings
@@ -31,7 +30,7 @@ class List(Root):
         from biphasic.plugin_code import stored_lines
         from biphasic.plugins import installed_lines
 
-        return Findings((*installed_lines(), *stored_lines(store_of(self.root))))
+        return Findings((*installed_lines(), *stored_lines(self.store)))
 
 
 class Check(Verb):

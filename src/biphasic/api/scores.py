@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from biphasic.api.verb import Function, Verb, option
 from biphasic.errors import ConfigError
+from biphasic.files import expanded
 
 if TYPE_CHECKING:
     from biphasic.analysis.claims import Claim
@@ -194,7 +195,6 @@ class Figures(Selection, Drawing):
         from biphasic.analysis.scores.source import paper_scores
         from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
         from biphasic.api.results.scores import Figures as DrawnFigures
-        from biphasic.files import expanded
 
         chosen = chosen_formats(self.formats)
         results = _read(self.folder, self.dataset, self.without)
@@ -243,7 +243,6 @@ class Paper(Drawing):
         from biphasic.analysis.page.gallery import chosen_formats, write_gallery
         from biphasic.analysis.scores.source import paper_scores
         from biphasic.api.results.scores import Figures as DrawnFigures
-        from biphasic.files import expanded
 
         chosen, scores, target = chosen_formats(self.formats), paper_scores(), expanded(self.out)
         drawn = [*score_figures(scores, is_every=self.every_dataset), *run_figures(scores)]
@@ -253,7 +252,6 @@ class Paper(Drawing):
 def _read(folder: Path | str, only: Sequence[str], without: Sequence[str]) -> Results:
     from biphasic.analysis.scores.layout import read_results
     from biphasic.analysis.scores.reference import DatasetChoice
-    from biphasic.files import expanded
 
     return read_results(expanded(folder), DatasetChoice(tuple(only), tuple(without)))
 

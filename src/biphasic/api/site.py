@@ -68,15 +68,10 @@ class Check(Root, Quiet):
         from biphasic.api.results.lists import Findings
         from biphasic.execution.cluster.check import check_site
         from biphasic.execution.cluster.site import load_site
-        from biphasic.progress import progress_console
 
-        site, console = load_site(Path(self.file)), progress_console(quiet=self.quiet)
+        site, console = load_site(Path(self.file)), self.console
         return Findings(
-            (
-                *check_site(
-                    site, expanded(self.root).resolve(), minutes=self.timeout, console=console
-                ),
-            )
+            (*check_site(site, self.root_folder.resolve(), minutes=self.timeout, console=console),)
         )
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from biphasic.api.verb import Function, Logged, Overrides, Quiet, Root, option
 from biphasic.errors import ConfigError
 from biphasic.execution import TRIES
-from biphasic.files import expanded
 from biphasic.store import STORE
 
 if TYPE_CHECKING:
@@ -33,6 +32,20 @@ class AnyStudy(Root):
 
     study: Path | str | None = option(default=None, type=str)
     """Study file, folder or name. Default: the only study of the root."""
+
+    @property
+    def study_folder(self) -> Path:
+        """The folder of the study."""
+        from biphasic.study.find import find_study
+
+        return find_study(self.study, self.root_folder)[0]
+
+
+class NamedStudy(AnyStudy):
+    """A study that is named, as its jobs are stopped or started."""
+
+    study: Path | str = option(type=str)
+    """Study file, folder or name."""
 
 
 class Jobs(Root, Quiet):
@@ -77,7 +90,6 @@ class RunStudy(Overrides, Logged, Jobs):
         from biphasic.execution.local import Local
         from biphasic.execution.registry import load_executor
         from biphasic.execution.scheduler import RetryPolicy
-        from biphasic.progress import progress_console
         from biphasic.study.run.run import execute_study
         from biphasic.study.spec.load import load_study
         from biphasic.study.spec.study import StudyConfig
@@ -95,10 +107,10 @@ class RunStudy(Overrides, Logged, Jobs):
                 raise ConfigError(
                     "overrides: only for files; change the settings of the study instead"
                 )
-            chosen = Study(self.study, expanded(self.root), file=None)
+            chosen = Study(self.study, self.root_folder, file=None)
         else:
             chosen = Study(
-                load_study(self.study, self.overrides), expanded(self.root), file=Path(self.study)
+                load_study(self.study, self.overrides), self.root_folder, file=Path(self.study)
             )
         tune_allocator()
         with viewed_in_wandb(self.wandb):
@@ -108,7 +120,7 @@ class RunStudy(Overrides, Logged, Jobs):
                 if self.site is None
                 else load_executor(self.site),
                 policy=RetryPolicy(tries=self.tries),
-                console=progress_console(quiet=self.quiet),
+                console=self.console,
                 fresh=self.fresh,
             )
 
@@ -140,7 +152,7 @@ class Status(AnyStudy):
         from biphasic.study.find import find_study
         from biphasic.study.status.status import study_status
 
-        return StudyStatus(**dict(study_status(*find_study(self.study, expanded(self.root)))))
+        return StudyStatus(**dict(study_status(*find_study(self.study, self.root_folder))))
 
 
 class ReportStudy(AnyStudy):
@@ -160,22 +172,18 @@ class ReportStudy(AnyStudy):
 
     def __call__(self) -> Path:
         from biphasic.analysis.report import write_report
-        from biphasic.study.find import find_study
 
-        folder, _ = find_study(self.study, expanded(self.root))
-        return write_report(folder, folder.parent / STORE)
+        return write_report(self.study_folder, self.study_folder.parent / STORE)
 
     def markdown(self) -> str:
         """Return the answers to the study's questions, as a page."""
         from biphasic.analysis.page.markdown import answers_page
         from biphasic.analysis.records import load_records
-        from biphasic.study.find import find_study
 
-        folder, _ = find_study(self.study, expanded(self.root))
-        return answers_page(load_records(folder))
+        return answers_page(load_records(self.study_folder))
 
 
-class Cancel(Root, Quiet):
+class Cancel(NamedStudy, Quiet):
     """Stop a study, also on another machine; `study run` resumes it.
 
     Returns:
@@ -190,19 +198,13 @@ class Cancel(Root, Quiet):
         False
     """
 
-    study: Path | str = option(type=str)
-    """Study file, folder or name."""
-
     def __call__(self) -> bool:
-        from biphasic.progress import say_on_stderr
-        from biphasic.study.find import find_study
         from biphasic.study.run.control import cancel_study
 
-        folder, _ = find_study(self.study, expanded(self.root))
-        return cancel_study(folder, say=say_on_stderr(quiet=self.quiet))
+        return cancel_study(self.study_folder, say=self.say)
 
 
-class Retry(Root, Quiet):
+class Retry(NamedStudy, Quiet):
     """Retry failed jobs.
 
     If the study is running, its runner retries them. Otherwise the study runs here.
@@ -217,8 +219,6 @@ class Retry(Root, Quiet):
         ()
     """
 
-    study: Path | str = option(type=str)
-    """Study file, folder or name."""
     jobs: Sequence[str] = ()
     """Failed jobs, by label or prefix of the identity. Default: all."""
     _: KW_ONLY
@@ -230,11 +230,10 @@ class Retry(Root, Quiet):
     def __call__(self) -> Retried:
         from biphasic.api.results.studies import Retried
         from biphasic.locks import LOCK, find_owner
-        from biphasic.study.find import find_study
         from biphasic.study.run.control import retry_jobs
         from biphasic.study.study import Study
 
-        folder, _ = find_study(self.study, expanded(self.root))
+        folder = self.study_folder
         runner = find_owner(folder / LOCK)
         if runner is not None and runner.seems_alive:
             asked = retry_jobs(folder, runner, self.jobs)
@@ -270,12 +269,10 @@ class Verify(AnyStudy, Quiet):
 
     def __call__(self) -> Verified:
         from biphasic.api.results.studies import Verified
-        from biphasic.progress import say_on_stderr
-        from biphasic.study.find import find_study
         from biphasic.study.gc.verify import verify_study
 
-        folder, _ = find_study(self.study, expanded(self.root))
-        return Verified(folder.name, verify_study(folder, say=say_on_stderr(quiet=self.quiet)))
+        folder = self.study_folder
+        return Verified(folder.name, verify_study(folder, say=self.say))
 
 
 class Clean(Root, Quiet):
@@ -298,12 +295,10 @@ class Clean(Root, Quiet):
 
     def __call__(self) -> Cleaned:
         from biphasic.api.results.studies import Cleaned
-        from biphasic.progress import say_on_stderr
         from biphasic.study.gc.clean import clean as clean_root
 
-        say = say_on_stderr(quiet=self.quiet)
         found = clean_root(
-            expanded(self.root), delete=self.delete, also_pretrained=self.also_pretrained, say=say
+            self.root_folder, delete=self.delete, also_pretrained=self.also_pretrained, say=self.say
         )
         return Cleaned(found, self.delete)
 
@@ -342,7 +337,6 @@ class Tune(Jobs):
 
     def __call__(self) -> Tuned:
         from biphasic.api.results.studies import Tuned
-        from biphasic.progress import progress_console
         from biphasic.study.spec.load import load_study
         from biphasic.study.tune.search import first_rates, tune_study
         from biphasic.study.tune.text import plan_lines
@@ -350,7 +344,7 @@ class Tune(Jobs):
 
         if self.dry_run:
             tuning = plan_tuning(load_study(self.file), self.share, by=self.by)
-            lines = plan_lines(tuning, first_rates(tuning, self.rates), expanded(self.root))
+            lines = plan_lines(tuning, first_rates(tuning, self.rates), self.root_folder)
             return Tuned(tuple(lines), None)
         outcome = tune_study(
             self.file,
@@ -362,7 +356,7 @@ class Tune(Jobs):
             out=self.out,
             num_workers=self.workers,
             num_threads=self.threads,
-            console=progress_console(quiet=self.quiet),
+            console=self.console,
         )
         return Tuned((), outcome)
 

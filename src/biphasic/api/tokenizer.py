@@ -12,6 +12,7 @@ from biphasic.amounts import size
 from biphasic.api.verb import Function, Verb, option
 from biphasic.data.building import DEFAULT_VOCAB_SIZE
 from biphasic.errors import ConfigError, DataError
+from biphasic.files import expanded
 
 if TYPE_CHECKING:
     from biphasic.api.results.data import CheckedTokenizer, TrainedTokenizer
@@ -160,7 +161,6 @@ def _is_made(out: Path, made_from: str) -> bool:
 
 
 def _is_corpus_file(named: str) -> bool:
-    from biphasic.files import expanded
 
     return expanded(named).suffix in {".yaml", ".yml"}
 
@@ -179,7 +179,6 @@ def _sources_of(
     from biphasic.data.building.config import CorpusConfig
     from biphasic.data.text.source import SourceContext
     from biphasic.data.text.sources import SourceConfig
-    from biphasic.files import expanded
     from biphasic.plugins import is_plugin, load_pinned
 
     raw, context = {"source": named, **settings}, SourceContext(copies=copies)

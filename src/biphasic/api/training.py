@@ -10,10 +10,9 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from biphasic.api.verb import Device, Function, Logged, Quiet, Root, Verb, option
+from biphasic.api.verb import Computing, Function, Logged, Quiet, Root, Verb, option
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
-from biphasic.store import store_of
 from biphasic.training.intervals import CHECKPOINT_EVERY, HELDOUT_EVERY
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def _seconds(text: str) -> int:
     return duration_seconds(text)
 
 
-class Training(Root, Logged, Device, Quiet):
+class Training(Root, Logged, Computing, Quiet):
     """How a model is trained."""
 
     _: KW_ONLY
@@ -67,9 +66,6 @@ class Training(Root, Logged, Device, Quiet):
     rounding only."""
     checkpoint_every: int = option(default=CHECKPOINT_EVERY.default, least=0)
     """Updates between checkpoints; 0 for none."""
-    threads: int | None = option(default=None, least=1)
-    """Compute threads on the CPU. Default: one per core; fewer are faster where other programs run.
-    They may change the last bits of weights."""
     skip_steps: Sequence[int] = option(default=(), flag="--skip-step", metavar="N", least=0)
     """Skip the update of step N, counted from 0, whose loss is not finite. Its rows are read, but
     change no weight."""
@@ -121,9 +117,6 @@ class Pretrain(Training):
     `StoppedError` is raised."""
 
     def __call__(self) -> Path:
-        from biphasic.execution.slots import check_cores
-        from biphasic.model.compute.device import compute_threads, computing_on, parse_device
-        from biphasic.progress import progress_console, say_on
         from biphasic.study.inputs.corpus import corpus_settings, locate_corpus, prepare_corpus
         from biphasic.study.spec.arms import read_recipe
         from biphasic.study.training import pairs_task, parse_compute, train_recipe
@@ -138,14 +131,12 @@ class Pretrain(Training):
                 "phases: none, so there is nothing to train; give at least one, such as "
                 "{objective: mlm, steps: 1000}"
             )
-        check_cores(num_threads=self.threads or 1)
         compute = parse_compute(self.compute, threads=self.threads)
         corpus = corpus_settings(self.corpus)
         compute.check_rows(recipe.placed_phases)
         tune_allocator()
-        console, store = progress_console(quiet=self.quiet), store_of(self.root)
-        chosen = parse_device(self.device)
-        with computing_on(chosen), compute_threads(self.threads), viewed_in_wandb(self.wandb):
+        with self.computing(), viewed_in_wandb(self.wandb):
+            console, store = self.console, self.store
             corpus = corpus.pinned()
             paths = prepare_corpus(
                 corpus, locate_corpus(corpus, store), store, console=console, recipes=[recipe]
@@ -156,7 +147,7 @@ class Pretrain(Training):
                 store,
                 checkpoint_every=self.checkpoint_every,
                 heldout_every=self.heldout_every,
-                minimal_pairs=pairs_task(self.minimal_pairs, compute, store, say=say_on(console)),
+                minimal_pairs=pairs_task(self.minimal_pairs, compute, store, say=self.say),
                 compute=compute,
                 console=console,
                 deadline=deadline,

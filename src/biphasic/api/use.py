@@ -7,9 +7,11 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from biphasic.api.verb import Device, Function, Quiet, Revision, Verb, option
+from biphasic.api.verb import Computing, Device, Function, Quiet, Revision, Verb, option
 from biphasic.errors import ConfigError
 from biphasic.export import MAX_SHARD_SIZE
+from biphasic.files import expanded
+from biphasic.model.compute.device import computing_on, parse_device
 
 if TYPE_CHECKING:
     from biphasic.api.results.use import BenchmarkScores, Predictions, Upload, Vectors
@@ -21,15 +23,12 @@ Precision = Literal["fp32", "bf16"]
 DTYPES: dict[Precision, Literal["float32", "bfloat16"]] = {"fp32": "float32", "bf16": "bfloat16"}
 
 
-class Texts(Device, Quiet):
+class Texts(Computing, Quiet):
     """How texts are read, and what computes."""
 
     _: KW_ONLY
     format: str | None = None
     """jsonl, csv, tsv, parquet or txt (one text per line). Default: by suffix; txt for `-`."""
-    threads: int | None = option(default=None, least=1)
-    """Compute threads on the CPU. Default: one per core; fewer are faster where other programs
-    run."""
 
 
 class Predict(Texts):
@@ -58,22 +57,34 @@ class Predict(Texts):
     """Text columns; two for pairs, or for question and context. Default: see docs/tasks.md."""
 
     def __call__(self) -> Predictions:
-        from biphasic.execution.slots import check_cores
-        from biphasic.files import expanded
-        from biphasic.model.compute.device import compute_threads
+        with self.computing():
+            return self.with_model()
 
-        check_cores(num_threads=self.threads or 1)
-        place = expanded(self.folder)
-        with compute_threads(self.threads):
-            return predicted(
-                place,
-                self.source,
-                self.out,
+    def with_model(self, load: Callable[[Path], FinetunedModel] | None = None) -> Predictions:
+        """Predict with the model that is loaded from the folder."""
+        from biphasic.api.results.use import Predictions, length_notes
+        from biphasic.progress import progress_bar
+        from biphasic.tasks.inputs import STANDARD_INPUT, open_source
+        from biphasic.tasks.outputs import ROW_SUFFIXES, check_output
+        from biphasic.tasks.predict import fields_of, predict_file
+
+        folder, out = expanded(self.folder), self.out
+        file = None if out is None or str(out) == STANDARD_INPUT else expanded(out)
+        if file is not None:
+            check_output(file, ROW_SUFFIXES)
+        opened = open_source(self.source, self.columns or fields_of(folder), format=self.format)
+        rows: list[Mapping[str, Any]] = []
+        with progress_bar(self.console, "predicting", unit="texts") as report:
+            summary = predict_file(
+                folder,
+                opened,
+                rows if out is None else file,
                 columns=self.columns,
-                format=self.format,
                 device=self.device,
-                quiet=self.quiet,
+                report=report,
+                loaded=load,
             )
+        return Predictions(tuple(rows), summary.num_examples, file, length_notes(summary))
 
 
 class Encode(Texts, Revision):
@@ -118,10 +129,7 @@ class Encode(Texts, Revision):
     def __call__(self) -> Vectors:
         from biphasic.api.results.use import Vectors, length_notes
         from biphasic.data.tokens.tokenizer import TextTokenizer
-        from biphasic.execution.slots import check_cores
-        from biphasic.files import expanded
-        from biphasic.model.compute.device import compute_threads, parse_device
-        from biphasic.progress import progress_bar, progress_console
+        from biphasic.progress import progress_bar
         from biphasic.tasks.embedding import (
             Choices,
             embedding_settings,
@@ -135,8 +143,6 @@ class Encode(Texts, Revision):
         target = None if self.out is None else expanded(self.out)
         if target is not None:
             check_output(target, SUFFIXES)
-        check_cores(num_threads=self.threads or 1)
-        parse_device(self.device)  # before anything is fetched
         opened = open_source(self.source, [self.column], format=self.format)
         choices = Choices(
             max_seqlen=self.max_seqlen,
@@ -144,13 +150,11 @@ class Encode(Texts, Revision):
             prompt=self.prompt,
             normalize=self.normalize,
         )
-        folder = fetch_embedding_model(str(self.model), revision=self.revision)
-        settings = embedding_settings(folder, choices)
         windows: Encoded = []
-        bar = progress_bar(progress_console(quiet=self.quiet), "encoding", unit="texts")
-        with compute_threads(self.threads), bar as report:
+        with self.computing(), progress_bar(self.console, "encoding", unit="texts") as report:
+            folder = fetch_embedding_model(str(self.model), revision=self.revision)
             summary = encode_file(
-                settings,
+                embedding_settings(folder, choices),
                 opened,
                 windows if target is None else target,
                 field=self.column,
@@ -209,15 +213,13 @@ class ExportModel(Revision, Quiet):
 
     def __call__(self) -> Path:
         from biphasic.export.write import write_export
-        from biphasic.files import expanded
-        from biphasic.progress import progress_bar, progress_console, say_on
+        from biphasic.progress import progress_bar
 
-        console = progress_console(quiet=self.quiet)
-        with progress_bar(console, "exporting"):
+        with progress_bar(self.console, "exporting"):
             return write_export(
                 self.model,
                 expanded(self.out),
-                say=say_on(console),
+                say=self.say,
                 format=self.format,
                 dtype=DTYPES[self.precision],
                 max_shard_size=self.max_shard_size,
@@ -305,17 +307,14 @@ class RunMteb(Device, Revision, Quiet):
 
         from biphasic.api.results.use import BenchmarkScores
         from biphasic.extras import install_command
-        from biphasic.files import expanded
 
         if find_spec("mteb") is None:
             raise ConfigError(f"mteb is not installed: {install_command('mteb')}")
         from biphasic.evaluation.benchmark import run_benchmark
-        from biphasic.model.compute.device import computing_on, parse_device
-        from biphasic.progress import say_on_stderr
         from biphasic.tasks.embedding import Choices
 
-        chosen, target = parse_device(self.device), expanded(self.out)
-        with computing_on(chosen):
+        target = expanded(self.out)
+        with computing_on(parse_device(self.device)):
             scores = run_benchmark(
                 str(self.model),
                 self.tasks,
@@ -323,48 +322,9 @@ class RunMteb(Device, Revision, Quiet):
                 data=None if self.data is None else expanded(self.data),
                 revision=self.revision,
                 choices=Choices(prefix=self.prefix, max_seqlen=self.max_seqlen),
-                say=say_on_stderr(quiet=self.quiet),
+                say=self.say,
             )
             return BenchmarkScores(tuple(scores), target)
-
-
-def predicted(
-    folder: Path,
-    source: Source,
-    out: Path | str | None,
-    *,
-    columns: Sequence[str],
-    format: str | None,
-    device: str | None,
-    quiet: bool,
-    loaded: Callable[[Path], FinetunedModel] | None = None,
-) -> Predictions:
-    """Predict as `predict` does, with a model that may be loaded."""
-    from biphasic.api.results.use import Predictions, length_notes
-    from biphasic.files import expanded
-    from biphasic.model.compute.device import parse_device
-    from biphasic.progress import progress_bar, progress_console
-    from biphasic.tasks.inputs import STANDARD_INPUT, open_source
-    from biphasic.tasks.outputs import ROW_SUFFIXES, check_output
-    from biphasic.tasks.predict import fields_of, predict_file
-
-    parse_device(device)
-    file = None if out is None or str(out) == STANDARD_INPUT else expanded(out)
-    if file is not None:
-        check_output(file, ROW_SUFFIXES)
-    opened = open_source(source, columns or fields_of(folder), format=format)
-    rows: list[Mapping[str, Any]] = []
-    with progress_bar(progress_console(quiet=quiet), "predicting", unit="texts") as report:
-        summary = predict_file(
-            folder,
-            opened,
-            rows if out is None else file,
-            columns=columns,
-            device=device,
-            report=report,
-            loaded=loaded,
-        )
-    return Predictions(tuple(rows), summary.num_examples, file, length_notes(summary))
 
 
 predict = Function(Predict)

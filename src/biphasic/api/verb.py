@@ -12,15 +12,22 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, dataclass_transform
 
 from biphasic.amounts import MOST_BITS
 from biphasic.docstrings import field_docstrings
 from biphasic.errors import ConfigError
-from biphasic.store import DEFAULT_ROOT
+from biphasic.execution.slots import check_cores
+from biphasic.files import expanded
+from biphasic.model.compute.device import compute_threads, computing_on, parse_device
+from biphasic.store import DEFAULT_ROOT, store_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Options = ParamSpec("Options")
 Result_co = TypeVar("Result_co", covariant=True)
@@ -211,6 +218,20 @@ class Quiet(Verb):
     quiet: bool = False
     """Show results and errors only."""
 
+    @cached_property
+    def console(self) -> Console:
+        """Where progress is shown."""
+        from biphasic.progress import progress_console
+
+        return progress_console(quiet=self.quiet)
+
+    @cached_property
+    def say(self) -> Callable[[str], None]:
+        """Print a text beside the progress."""
+        from biphasic.progress import say_on
+
+        return say_on(self.console)
+
 
 class Root(Verb):
     """The store."""
@@ -219,6 +240,16 @@ class Root(Verb):
     root: Path | str = DEFAULT_ROOT
     """Folder of studies and their shared store."""
 
+    @property
+    def root_folder(self) -> Path:
+        """The folder of studies."""
+        return expanded(self.root)
+
+    @property
+    def store(self) -> Path:
+        """The store of the studies."""
+        return store_of(self.root)
+
 
 class Device(Verb):
     """What computes."""
@@ -226,6 +257,22 @@ class Device(Verb):
     _: KW_ONLY
     device: str | None = None
     """Compute device: cpu, cuda or cuda:N. Default: the first GPU, else the CPU."""
+
+
+class Computing(Device):
+    """What computes in this process."""
+
+    _: KW_ONLY
+    threads: int | None = option(default=None, least=1)
+    """Compute threads on the CPU. Default: one per core; fewer are faster where other programs run.
+    They may change the last bits of results."""
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Compute on the device, with the threads."""
+        check_cores(num_threads=self.threads or 1)
+        with computing_on(parse_device(self.device)), compute_threads(self.threads):
+            yield
 
 
 class Revision(Verb):
