@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,27 @@ class Shown:
         title = str(self).partition("\n")[0]
         rows = table.map(_cell).to_html(index=False, border=0, max_rows=_MOST_ROWS)
         return f"<p>{escape(title)}</p>{self.drawing()}{rows}"
+
+
+@dataclass(frozen=True, repr=False)
+class Findings(Shown):
+    """Lines, and the rows of their table.
+
+    Attributes:
+        sentences: A line for each plugin, difference or other finding.
+        rows: Rows of `frame`; a row for each line if there are none.
+    """
+
+    sentences: tuple[str, ...]
+    rows: tuple[Mapping[str, Any], ...] = ()
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return the rows."""
+        return self.rows or [{"finding": sentence} for sentence in self.sentences]
+
+    def lines(self) -> Sequence[str]:
+        """Return the lines."""
+        return self.sentences
 
 
 def _cell(value: Any) -> Any:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from biphasic.errors import BiphasicError, CheckpointError, DataError
 from biphasic.files import (
@@ -30,7 +30,9 @@ from biphasic.files import (
     remove,
     write_json,
 )
-from biphasic.records import RecordT, ResultRecord, StateRecord, parse_record
+
+if TYPE_CHECKING:  # pydantic takes as long to import as the help of all commands
+    from biphasic.records import RecordT, ResultRecord, StateRecord
 
 DEFAULT_ROOT = "runs"  # Folder of studies and their shared store.
 STORE = "store"  # Folder with the states, results and jobs of all studies of a root.
@@ -126,6 +128,8 @@ class Artifact:
 
     def record(self, kind: type[RecordT], name: str) -> RecordT:
         """Read a record once, for its hash and its content."""
+        from biphasic.records import parse_record  # noqa: PLC0415
+
         if not is_file(self.folder / name):
             raise self._error("missing", name)
         content = (self.folder / name).read_bytes()
@@ -242,6 +246,8 @@ Key = tuple[ArtifactType, str]
 
 
 def _parents_of_state(state: Artifact) -> Iterator[Key]:
+    from biphasic.records import StateRecord  # noqa: PLC0415
+
     record = state.record(StateRecord, "state.json")
     for before in (record.parent, record.ground.get("pretrained")):
         if before:
@@ -251,6 +257,8 @@ def _parents_of_state(state: Artifact) -> Iterator[Key]:
 
 
 def _parents_of_result(result: Artifact) -> Iterator[Key]:
+    from biphasic.records import ResultRecord  # noqa: PLC0415
+
     yield STATE, result.record(ResultRecord, "result.json").state
 
 
@@ -334,11 +342,15 @@ def complete_names(folder: Path) -> set[str]:
 
 def read_state_record(folder: Path, *, identity: str | None) -> StateRecord:
     """Read the record of a complete state; an identity of None means any, as of a checkpoint."""
+    from biphasic.records import StateRecord  # noqa: PLC0415
+
     return STATE.open(folder, identity=identity).record(StateRecord, "state.json")
 
 
 def read_result_record(folder: Path) -> ResultRecord:
     """Read the record of a fine-tuning in a store."""
+    from biphasic.records import ResultRecord  # noqa: PLC0415
+
     return RESULT.open(folder, identity=folder.name).record(ResultRecord, "result.json")
 
 

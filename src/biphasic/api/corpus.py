@@ -12,9 +12,11 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.files import expanded
 
 if TYPE_CHECKING:
-    from biphasic.api.results.corpus import BuiltCorpus, InspectedCorpus, IntactCorpus
     from biphasic.data.building.blend import BuildProgress
+    from biphasic.data.building.build import BuiltCorpus
     from biphasic.data.building.config import CorpusConfig
+    from biphasic.data.building.inspect import InspectedCorpus
+    from biphasic.shown import Findings
 
 
 class Build(Copies, Root, Quiet):
@@ -62,9 +64,8 @@ class Build(Copies, Root, Quiet):
     """Tokenizer processes. Default: one per core."""
 
     def __call__(self) -> BuiltCorpus:
-        from biphasic.api.results.corpus import BuiltCorpus
         from biphasic.data.building.blend import build_bar
-        from biphasic.data.building.build import build_corpus, notes_on
+        from biphasic.data.building.build import BuiltCorpus, build_corpus, notes_on
         from biphasic.study.inputs.corpus import tasks_of
 
         settings = {
@@ -124,9 +125,8 @@ class Inspect(Verb):
     """Documents to show."""
 
     def __call__(self) -> InspectedCorpus:
-        from biphasic.api.results.corpus import InspectedCorpus, parts_of
-        from biphasic.data.building.build import RECORD, notes_on
-        from biphasic.data.building.inspect import inspect_corpus
+        from biphasic.data.building.build import RECORD, notes_on, parts_of
+        from biphasic.data.building.inspect import InspectedCorpus, inspect_corpus
         from biphasic.data.tokens.tokenizer import TextTokenizer
 
         folder, notes = expanded(self.folder), ()
@@ -161,18 +161,18 @@ class Verify(Verb):
     folder: Path | str
     """Folder made by `biphasic corpus build`, or one corpus in it."""
 
-    def __call__(self) -> IntactCorpus:
-        from biphasic.api.results.corpus import IntactCorpus
+    def __call__(self) -> Findings:
         from biphasic.data.building.verify import verify_build, verify_corpus
+        from biphasic.shown import Findings
 
         folder = expanded(self.folder)
-        found = verify_build(folder) if _is_build(folder) else (verify_corpus(folder),)
-        return IntactCorpus(
-            tuple(
-                {"split": one.folder.name, "documents": len(one), "tokens": one.num_tokens}
-                for one in found
-            )
+        parts = verify_build(folder) if _is_build(folder) else (verify_corpus(folder),)
+        rows = tuple(
+            {"split": part.folder.name, "documents": len(part), "tokens": part.num_tokens}
+            for part in parts
         )
+        counts = "{split}: {documents:,} documents, {tokens:,} tokens: intact"
+        return Findings(tuple(counts.format(**row) for row in rows), rows)
 
 
 class Merge(Quiet):
@@ -198,7 +198,7 @@ class Merge(Quiet):
     """Folder for the merged corpus."""
 
     def __call__(self) -> BuiltCorpus:
-        from biphasic.api.results.corpus import BuiltCorpus
+        from biphasic.data.building.build import BuiltCorpus
         from biphasic.data.building.merge import merge_builds, merge_corpora
 
         parts, target = [expanded(folder) for folder in self.folders], expanded(self.out)
@@ -254,8 +254,7 @@ def _config(
 
 def _is_build(folder: Path) -> bool:
     """Return True for a built folder, False for a single corpus; raise for others."""
-    from biphasic.api.results.corpus import SPLITS
-    from biphasic.data.building.build import RECORD
+    from biphasic.data.building.build import RECORD, SPLITS
 
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")

@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biphasic.api.results.use import Fillings, PairScores, Predictions, Upload
 from biphasic.api.use import DTYPES, Precision, Predict, push
 from biphasic.api.verb import Device, Function, Revision, option
 from biphasic.errors import ConfigError, DataError
@@ -19,10 +18,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from biphasic.export.push import Upload
     from biphasic.tasks.embedding import Embedder
     from biphasic.tasks.finetuned import FinetunedModel
     from biphasic.tasks.inputs import Source
-    from biphasic.tasks.language import LanguageModel
+    from biphasic.tasks.language import Fillings, LanguageModel, PairScores
+    from biphasic.tasks.predict import Predictions
     from biphasic.tasks.protocol import Reading
 
 _PAIR = ("sentence_good", "sentence_bad")
@@ -156,6 +157,8 @@ class TextEncoder:
             ModelError: The model has no language-model head, or was last trained to predict the
                 next token.
         """
+        from biphasic.tasks.language import Fillings
+
         with self._computing():
             found = self._language_model(reading).candidates(text, most=top)
         return Fillings(text, tuple(map(tuple, found)))
@@ -173,7 +176,7 @@ class TextEncoder:
             ModelError: The model has no language-model head.
         """
         from biphasic.tasks.inputs import open_source
-        from biphasic.tasks.language import read_pairs
+        from biphasic.tasks.language import PairScores, read_pairs
 
         read = read_pairs(open_source(pairs, _PAIR))
         with self._computing():

@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from biphasic.api.verb import Function, Quiet, Root, option
 from biphasic.errors import ConfigError
 from biphasic.execution.slots import check_cores
 from biphasic.model.compute.device import compute_threads
+from biphasic.shown import Shown
 
 if TYPE_CHECKING:
-    from biphasic.api.results.lists import JobRun
     from biphasic.study.run.jobs import AnyJob
+
+
+@dataclass(frozen=True, repr=False)
+class JobRun(Shown):
+    """What `job.run` returns.
+
+    Attributes:
+        id: Identity of the job.
+        label: What it does.
+        was_done: Whether it was done before.
+    """
+
+    id: str
+    label: str
+    was_done: bool
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for the job."""
+        return [{"id": self.id, "label": self.label, "was_done": self.was_done}]
+
+    def lines(self) -> Iterator[str]:
+        """Return what was done."""
+        yield f"{'already done' if self.was_done else 'done'}: {self.label}"
 
 
 class Run(Root, Quiet):
@@ -45,7 +69,6 @@ class Run(Root, Quiet):
     """Compute threads."""
 
     def __call__(self) -> JobRun:
-        from biphasic.api.results.lists import JobRun
         from biphasic.execution.inline import run_here
         from biphasic.training.memory import tune_allocator
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
 
-from biphasic.api.results.data import BuiltPairs, InspectedPairs
 from biphasic.api.verb import Copies, Function, Quiet, Root, Verb, option
+from biphasic.data.pairs.folder import BuiltPairs
 from biphasic.files import expanded
 
 
@@ -181,13 +181,13 @@ class Inspect(Verb):
     samples: int = option(default=3, least=0)
     """Pairs to show."""
 
-    def __call__(self) -> InspectedPairs:
+    def __call__(self) -> BuiltPairs:
         from biphasic.data.pairs.folder import Pairs
 
         pairs = Pairs(expanded(self.folder))
         samples = min(self.samples, len(pairs))
         places = sorted({place * len(pairs) // samples for place in range(samples)})
-        return InspectedPairs(pairs.folder, pairs, tuple(places))
+        return BuiltPairs(pairs.folder, pairs, numbers=tuple(places))
 
 
 build = Function(Build)

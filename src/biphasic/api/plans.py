@@ -11,8 +11,10 @@ from biphasic.errors import ConfigError
 from biphasic.study import EXAMPLE_TOKENS
 
 if TYPE_CHECKING:
-    from biphasic.api.results.lists import Findings
-    from biphasic.api.results.plans import Registered, StudyJobs, StudyPlan
+    from biphasic.shown import Findings
+    from biphasic.study.plan.summary import StudyPlan
+    from biphasic.study.run.register import Registered
+    from biphasic.study.run.report import StudyJobs
 
 
 class StudyFile(Root, Overrides):
@@ -44,9 +46,8 @@ class Plan(StudyFile):
     """Assumed mean tokens per fine-tuning example."""
 
     def __call__(self) -> StudyPlan:
-        from biphasic.api.results.plans import StudyPlan
         from biphasic.study.plan.preview import preview_study
-        from biphasic.study.plan.summary import summarise_plan
+        from biphasic.study.plan.summary import StudyPlan, summarise_plan
         from biphasic.study.sizing.estimate import plan_memory
         from biphasic.study.sizing.here import speed_here
         from biphasic.study.spec.load import load_study
@@ -80,7 +81,7 @@ class Diff(Root):
     """Study file to compare with."""
 
     def __call__(self) -> Findings:
-        from biphasic.api.results.lists import Findings
+        from biphasic.shown import Findings
         from biphasic.study.plan.diff import difference_lines
         from biphasic.study.plan.preview import preview_study
         from biphasic.study.spec.load import load_study
@@ -126,10 +127,9 @@ class Jobs(StudyFile, Quiet):
     """
 
     def __call__(self) -> StudyJobs:
-        from biphasic.api.results.plans import StudyJobs
         from biphasic.execution.job import save_job
         from biphasic.study.run.prepare import prepare_study
-        from biphasic.study.run.report import ReportJob, write_study_report
+        from biphasic.study.run.report import ReportJob, StudyJobs, write_study_report
         from biphasic.study.spec.load import load_study
         from biphasic.study.study import Study
 
@@ -166,9 +166,8 @@ class Register(StudyFile, Quiet):
     """Finished study whose spreads over runs are assumed, instead of --spread."""
 
     def __call__(self) -> Registered:
-        from biphasic.api.results.plans import Registered
         from biphasic.study.find import find_study
-        from biphasic.study.run.register import register_study
+        from biphasic.study.run.register import Registered, register_study
         from biphasic.study.spec.load import load_study
         from biphasic.study.study import Study
 

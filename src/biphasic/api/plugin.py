@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from biphasic.api.verb import Function, Root, Verb, option
 
 if TYPE_CHECKING:
-    from biphasic.api.results.lists import Findings
+    from biphasic.shown import Findings
 
 
 class List(Root):
@@ -26,9 +26,9 @@ class List(Root):
     """
 
     def __call__(self) -> Findings:
-        from biphasic.api.results.lists import Findings
         from biphasic.plugin_code import stored_lines
         from biphasic.plugins import installed_lines
+        from biphasic.shown import Findings
 
         return Findings((*installed_lines(), *stored_lines(self.store)))
 
@@ -54,8 +54,8 @@ class Check(Verb):
     """Setting of the class, e.g. every=3; not of kinds of tasks."""
 
     def __call__(self) -> Findings:
-        from biphasic.api.results.lists import Findings
         from biphasic.config import parse_overrides
+        from biphasic.shown import Findings
         from biphasic.testing import check_named
 
         settings = parse_overrides(self.overrides)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,10 @@ from biphasic.files import expanded
 
 if TYPE_CHECKING:
     from biphasic.analysis.claims import Claim
+    from biphasic.analysis.page.gallery import Gallery
     from biphasic.analysis.records import Problem
+    from biphasic.analysis.results import Analysis, CheckedClaims, Comparisons
     from biphasic.analysis.scores.layout import Results
-    from biphasic.api.results.scores import Analysis, CheckedClaims, Comparisons
-    from biphasic.api.results.scores import Figures as DrawnFigures
     from biphasic.records import Convention
 
 
@@ -71,10 +71,10 @@ class Analyze(Reading):
     """
 
     def __call__(self) -> Analysis:
+        from biphasic.analysis.results import Analysis
         from biphasic.analysis.scores.layout import scores_of
         from biphasic.analysis.scores.table import at_one_rate
         from biphasic.analysis.statistics.replicates import over_pretraining
-        from biphasic.api.results.scores import Analysis
 
         results = _read(self.folder, self.dataset, self.without)
         scores = scores_of(results, self.convention)
@@ -130,10 +130,10 @@ class Claims(Selection):
 
     def __call__(self) -> CheckedClaims:
         from biphasic.analysis.claims import changed_verdicts, claims_report, restated
+        from biphasic.analysis.results import CheckedClaims
         from biphasic.analysis.scores.layout import scores_of
         from biphasic.analysis.scores.source import paper_scores
         from biphasic.analysis.statistics.replicates import over_pretraining
-        from biphasic.api.results.scores import CheckedClaims
 
         chosen = _chosen_claims(self.claims, self.only)
         if (self.folder is None) != self.paper:
@@ -186,7 +186,7 @@ class Figures(Selection, Drawing):
     """Combine pretraining runs of a recipe, or not. Default: if every recipe has several, as in the
     report."""
 
-    def __call__(self) -> DrawnFigures:
+    def __call__(self) -> Gallery:
         from biphasic.analysis.figures.catalog import run_figures, score_figures
         from biphasic.analysis.page.gallery import chosen_formats, write_gallery
         from biphasic.analysis.records import StudyRecords
@@ -194,7 +194,6 @@ class Figures(Selection, Drawing):
         from biphasic.analysis.scores.reference import alike_datasets
         from biphasic.analysis.scores.source import paper_scores
         from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
-        from biphasic.api.results.scores import Figures as DrawnFigures
 
         chosen = chosen_formats(self.formats)
         results = _read(self.folder, self.dataset, self.without)
@@ -213,12 +212,9 @@ class Figures(Selection, Drawing):
         target = (
             expanded(self.folder).resolve() / "gallery" if self.out is None else expanded(self.out)
         )
-        return DrawnFigures(
-            write_gallery(target, scores, drawn, formats=chosen, reference=reference),
-            target,
-            tuple(results.problems),
-            () if is_alike else (note,),
-        )
+        gallery = write_gallery(target, scores, drawn, formats=chosen, reference=reference)
+        notes = () if is_alike else (note,)
+        return replace(gallery, problems=tuple(results.problems), notes=notes)
 
 
 class Paper(Drawing):
@@ -231,22 +227,21 @@ class Paper(Drawing):
 
     Example:
         >>> from biphasic import paper
-        >>> [path.name for path in paper("theirs", formats=["md"]).gallery.paths]
+        >>> [path.name for path in paper("theirs", formats=["md"]).paths]
         ['tables.md']
     """
 
     out: Path | str = option(default="paper", flag="--out")
     """Folder to write."""
 
-    def __call__(self) -> DrawnFigures:
+    def __call__(self) -> Gallery:
         from biphasic.analysis.figures.catalog import run_figures, score_figures
         from biphasic.analysis.page.gallery import chosen_formats, write_gallery
         from biphasic.analysis.scores.source import paper_scores
-        from biphasic.api.results.scores import Figures as DrawnFigures
 
         chosen, scores, target = chosen_formats(self.formats), paper_scores(), expanded(self.out)
         drawn = [*score_figures(scores, is_every=self.every_dataset), *run_figures(scores)]
-        return DrawnFigures(write_gallery(target, scores, drawn, formats=chosen), target)
+        return write_gallery(target, scores, drawn, formats=chosen)
 
 
 def _read(folder: Path | str, only: Sequence[str], without: Sequence[str]) -> Results:

@@ -11,7 +11,7 @@ from biphasic.errors import ConfigError
 from biphasic.files import expanded
 
 if TYPE_CHECKING:
-    from biphasic.api.results.lists import Findings
+    from biphasic.shown import Findings
 
 
 class Init(Verb):
@@ -65,9 +65,9 @@ class Check(Root, Quiet):
     """Minutes to wait for the first node."""
 
     def __call__(self) -> Findings:
-        from biphasic.api.results.lists import Findings
         from biphasic.execution.cluster.check import check_site
         from biphasic.execution.cluster.site import load_site
+        from biphasic.shown import Findings
 
         site, console = load_site(Path(self.file)), self.console
         return Findings(

@@ -14,10 +14,13 @@ from biphasic.store import STORE
 
 if TYPE_CHECKING:
     from biphasic.analysis.tune_record import TuneBy
-    from biphasic.api.results.studies import Cleaned, Retried, Tuned, Verified
-    from biphasic.api.results.studies import Status as StudyStatus
+    from biphasic.study.gc.clean import Cleaning
+    from biphasic.study.gc.verify import Verification
+    from biphasic.study.run.control import Retried
     from biphasic.study.run.run import StudyOutcome
     from biphasic.study.spec.study import StudyConfig
+    from biphasic.study.status.record import StudyStatus
+    from biphasic.study.tune.search import Tuned
 
 
 def _rates(text: str) -> tuple[float, ...]:
@@ -148,11 +151,10 @@ class Status(AnyStudy):
     """
 
     def __call__(self) -> StudyStatus:
-        from biphasic.api.results.studies import Status as StudyStatus
         from biphasic.study.find import find_study
         from biphasic.study.status.status import study_status
 
-        return StudyStatus(**dict(study_status(*find_study(self.study, self.root_folder))))
+        return study_status(*find_study(self.study, self.root_folder))
 
 
 class ReportStudy(AnyStudy):
@@ -228,9 +230,8 @@ class Retry(NamedStudy, Quiet):
     """Threads per job, if the study is not running."""
 
     def __call__(self) -> Retried:
-        from biphasic.api.results.studies import Retried
         from biphasic.locks import LOCK, find_owner
-        from biphasic.study.run.control import retry_jobs
+        from biphasic.study.run.control import Retried, retry_jobs
         from biphasic.study.study import Study
 
         folder = self.study_folder
@@ -267,12 +268,10 @@ class Verify(AnyStudy, Quiet):
         ()
     """
 
-    def __call__(self) -> Verified:
-        from biphasic.api.results.studies import Verified
+    def __call__(self) -> Verification:
         from biphasic.study.gc.verify import verify_study
 
-        folder = self.study_folder
-        return Verified(folder.name, verify_study(folder, say=self.say))
+        return verify_study(self.study_folder, say=self.say)
 
 
 class Clean(Root, Quiet):
@@ -293,14 +292,11 @@ class Clean(Root, Quiet):
     also_pretrained: bool = False
     """Include results of `pretrain`, `adapt`, `evaluate` and `finetune` that no study needs."""
 
-    def __call__(self) -> Cleaned:
-        from biphasic.api.results.studies import Cleaned
-        from biphasic.study.gc.clean import clean as clean_root
+    def __call__(self) -> Cleaning:
+        from biphasic.study.gc.clean import clean
 
-        found = clean_root(
-            self.root_folder, delete=self.delete, also_pretrained=self.also_pretrained, say=self.say
-        )
-        return Cleaned(found, self.delete)
+        pinned = self.also_pretrained
+        return clean(self.root_folder, delete=self.delete, also_pretrained=pinned, say=self.say)
 
 
 class Tune(Jobs):
@@ -336,9 +332,8 @@ class Tune(Jobs):
     """Show what would be trained, without training."""
 
     def __call__(self) -> Tuned:
-        from biphasic.api.results.studies import Tuned
         from biphasic.study.spec.load import load_study
-        from biphasic.study.tune.search import first_rates, tune_study
+        from biphasic.study.tune.search import Tuned, first_rates, tune_study
         from biphasic.study.tune.text import plan_lines
         from biphasic.study.tune.trials import plan_tuning
 

@@ -15,8 +15,8 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.files import expanded
 
 if TYPE_CHECKING:
-    from biphasic.api.results.data import CheckedTokenizer, TrainedTokenizer
     from biphasic.data.text.source import SourceContext, TextSource
+    from biphasic.data.tokens.tokenizer import CheckedTokenizer, TrainedTokenizer
 
 
 class Train(Verb):
@@ -46,7 +46,6 @@ class Train(Verb):
     """Folder with local copies of hub datasets, as OWNER/NAME. Default: the corpus file's."""
 
     def __call__(self) -> TrainedTokenizer:
-        from biphasic.api.results.data import TrainedTokenizer
         from biphasic.data.text.sources import (
             asked_once,
             files_skipped,
@@ -54,7 +53,12 @@ class Train(Verb):
             read_documents,
             source_origin,
         )
-        from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
+        from biphasic.data.tokens.tokenizer import (
+            TextTokenizer,
+            TrainedTokenizer,
+            train_tokenizer,
+            write_tokenizer,
+        )
         from biphasic.files import digest, expanded
         from biphasic.locks import sole_writer
         from biphasic.store import is_complete
@@ -130,9 +134,8 @@ class Check(Verb):
     """Branch, tag or commit on the hub. Default: the newest."""
 
     def __call__(self) -> CheckedTokenizer:
-        from biphasic.api.results.data import CheckedTokenizer
         from biphasic.data.building.mask_token import with_mask_token
-        from biphasic.data.tokens.tokenizer import load_tokenizer
+        from biphasic.data.tokens.tokenizer import CheckedTokenizer, load_tokenizer
 
         loaded = load_tokenizer(self.tokenizer, revision=self.revision)
         masked, reason = with_mask_token(loaded)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,10 +14,13 @@ from biphasic.files import expanded
 from biphasic.model.compute.device import computing_on, parse_device
 
 if TYPE_CHECKING:
-    from biphasic.api.results.use import BenchmarkScores, Predictions, Upload, Vectors
+    from biphasic.evaluation.benchmark import BenchmarkScores
+    from biphasic.export.push import Upload
     from biphasic.export.write import Format
+    from biphasic.tasks.encode import Vectors
     from biphasic.tasks.finetuned import FinetunedModel
     from biphasic.tasks.inputs import Source
+    from biphasic.tasks.predict import Predictions
 
 Precision = Literal["fp32", "bf16"]
 DTYPES: dict[Precision, Literal["float32", "bfloat16"]] = {"fp32": "float32", "bf16": "bfloat16"}
@@ -62,11 +65,10 @@ class Predict(Texts):
 
     def with_model(self, load: Callable[[Path], FinetunedModel] | None = None) -> Predictions:
         """Predict with the model that is loaded from the folder."""
-        from biphasic.api.results.use import Predictions, length_notes
         from biphasic.progress import progress_bar
         from biphasic.tasks.inputs import STANDARD_INPUT, open_source
         from biphasic.tasks.outputs import ROW_SUFFIXES, check_output
-        from biphasic.tasks.predict import fields_of, predict_file
+        from biphasic.tasks.predict import Predictions, fields_of, predict_file
 
         folder, out = expanded(self.folder), self.out
         file = None if out is None or str(out) == STANDARD_INPUT else expanded(out)
@@ -84,7 +86,7 @@ class Predict(Texts):
                 report=report,
                 loaded=load,
             )
-        return Predictions(tuple(rows), summary.num_examples, file, length_notes(summary))
+        return Predictions(tuple(rows), summary.num_examples, file, summary.notes())
 
 
 class Encode(Texts, Revision):
@@ -127,7 +129,6 @@ class Encode(Texts, Revision):
     """Compute precision."""
 
     def __call__(self) -> Vectors:
-        from biphasic.api.results.use import Vectors, length_notes
         from biphasic.data.tokens.tokenizer import TextTokenizer
         from biphasic.progress import progress_bar
         from biphasic.tasks.embedding import (
@@ -136,7 +137,7 @@ class Encode(Texts, Revision):
             fetch_embedding_model,
             never_saw_both_ways,
         )
-        from biphasic.tasks.encode import SUFFIXES, Encoded, encode_file
+        from biphasic.tasks.encode import SUFFIXES, Encoded, Vectors, encode_file
         from biphasic.tasks.inputs import open_source
         from biphasic.tasks.outputs import check_output
 
@@ -163,7 +164,7 @@ class Encode(Texts, Revision):
                 device=self.device,
                 report=report,
             )
-        notes = length_notes(summary)
+        notes = summary.notes()
         if never_saw_both_ways(folder):
             notes = (
                 f"warning: {self.model} is a decoder not trained for bidirectional attention; "
@@ -253,19 +254,11 @@ class Push(Verb):
     """Upload. Without it, only list the files."""
 
     def __call__(self) -> Upload:
-        from biphasic.api.results.use import Upload
         from biphasic.export.push import plan_push
         from biphasic.export.push import push as upload
 
         plan = plan_push(self.folder, self.repository, private=self.private, revision=self.revision)
-        return Upload(
-            repository=plan.repository,
-            revision=plan.revision,
-            is_private=plan.is_private,
-            files=plan.files,
-            notes=plan.warnings,
-            address=upload(plan) if self.go else None,
-        )
+        return replace(plan, address=upload(plan)) if self.go else plan
 
 
 class RunMteb(Device, Revision, Quiet):
@@ -305,7 +298,7 @@ class RunMteb(Device, Revision, Quiet):
     def __call__(self) -> BenchmarkScores:
         from importlib.util import find_spec
 
-        from biphasic.api.results.use import BenchmarkScores
+        from biphasic.evaluation.benchmark import BenchmarkScores
         from biphasic.extras import install_command
 
         if find_spec("mteb") is None:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from biphasic.analysis.claims import ClaimResult
+    from biphasic.analysis.page.gallery import Gallery
     from biphasic.analysis.records import Problem
-    from biphasic.api.results.scores import Analysis, CheckedClaims, Figures
+    from biphasic.analysis.results import Analysis, CheckedClaims
 
 commands = Commands()
 _COLOURS = {"true": "green", "partly": "yellow", "false": "red"}
@@ -128,7 +129,7 @@ commands.prints("paper", paper)
 
 
 @commands.calls("figures", figures)
-def _figures(made: Figures) -> None:
+def _figures(made: Gallery) -> None:
     _echo_problems(made.problems)
     for note in made.notes:
         echo(note, err=True)

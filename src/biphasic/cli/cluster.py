@@ -10,7 +10,7 @@ from biphasic.cli.command import Commands
 from biphasic.cli.output import echo
 
 if TYPE_CHECKING:
-    from biphasic.api.results.lists import Findings
+    from biphasic.shown import Findings
     from biphasic.study.run.jobs import AnyJob
 
 commands = Commands()

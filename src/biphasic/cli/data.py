@@ -9,7 +9,8 @@ from biphasic.cli.command import Commands
 from biphasic.cli.output import echo
 
 if TYPE_CHECKING:
-    from biphasic.api.results.corpus import InspectedCorpus, IntactCorpus
+    from biphasic.data.building.inspect import InspectedCorpus
+    from biphasic.shown import Findings
 
 corpus_app = Commands("Build and inspect corpora for pretraining.")
 corpus_app.prints("build", corpus.build)
@@ -23,7 +24,7 @@ def _inspect(inspected: InspectedCorpus) -> None:
 
 
 @corpus_app.calls("verify", corpus.verify)
-def _verify(intact: IntactCorpus) -> None:
+def _verify(intact: Findings) -> None:
     """The exit code is 2 if it is damaged."""
     echo(str(intact))
 

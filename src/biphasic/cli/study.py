@@ -18,9 +18,13 @@ from biphasic.cli.output import echo, echo_answers, show_outcome, shown
 from biphasic.errors import ConfigError
 
 if TYPE_CHECKING:
-    from biphasic.api.results.plans import Registered, StudyJobs, StudyPlan
-    from biphasic.api.results.studies import Retried, Status, Verified
+    from biphasic.study.gc.verify import Verification
+    from biphasic.study.plan.summary import StudyPlan
+    from biphasic.study.run.control import Retried
+    from biphasic.study.run.register import Registered
+    from biphasic.study.run.report import StudyJobs
     from biphasic.study.run.run import StudyOutcome
+    from biphasic.study.status.record import StudyStatus
 
 _REFRESH_SECONDS = 1.0
 
@@ -112,7 +116,7 @@ def _report(report: Path) -> None:
 
 @study_app.calls("status", status)
 def _status(
-    found: Status,
+    found: StudyStatus,
     *,
     study: str | None,
     root: Path,
@@ -145,7 +149,7 @@ def _retry(retried: Retried) -> None:
 
 
 @study_app.calls("verify", verify)
-def _verify(verified: Verified) -> None:
+def _verify(verified: Verification) -> None:
     """The exit code is 1 if any file is damaged."""
     echo(str(verified))
     for problem in verified.damage:
@@ -160,7 +164,7 @@ study_app.prints("clean", clean)
 study_app.prints("tune", tune)
 
 
-def _watch(found: Status, study: str | None, root: Path) -> Status:
+def _watch(found: StudyStatus, study: str | None, root: Path) -> StudyStatus:
     """Show a running study until it ends or Ctrl-C; return its last status."""
     import time
     from contextlib import suppress
@@ -175,13 +179,13 @@ def _watch(found: Status, study: str | None, root: Path) -> Status:
 
 
 @contextmanager
-def _screen() -> Iterator[Callable[[Status], None]]:
+def _screen() -> Iterator[Callable[[StudyStatus], None]]:
     """Yield a function that shows a status: in place on a terminal, else a line per change."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
-    from biphasic.study.status.status import short_line
+    from biphasic.study.status.record import short_line
 
     console = Console()
     if console.is_terminal:
@@ -190,7 +194,7 @@ def _screen() -> Iterator[Callable[[Status], None]]:
         return
     printed = ""
 
-    def show(status: Status) -> None:
+    def show(status: StudyStatus) -> None:
         nonlocal printed
         if (line := short_line(status)) != printed:
             echo(line)

@@ -14,9 +14,12 @@ from biphasic.cli.command import Commands
 from biphasic.cli.output import echo, print_table
 
 if TYPE_CHECKING:
-    from biphasic.api.results.use import BenchmarkScores, Predictions, Upload, Vectors
+    from biphasic.evaluation.benchmark import BenchmarkScores
     from biphasic.evaluation.result import Evaluation
     from biphasic.export.finetuned.write import FinetunedFolder
+    from biphasic.export.push import Upload
+    from biphasic.tasks.encode import Vectors
+    from biphasic.tasks.predict import Predictions
 
 commands = Commands()
 task_app = Commands("Show published tasks.")

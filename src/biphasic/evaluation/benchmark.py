@@ -24,10 +24,12 @@ from mteb.models.model_meta import ScoringFunction
 from mteb.results import TaskResult
 from numpy.typing import NDArray
 
+from biphasic.amounts import points
 from biphasic.analysis.text import csv_text
 from biphasic.errors import DataError, ModelError, reading
 from biphasic.files import digest, is_file, write_text
 from biphasic.locks import Say
+from biphasic.shown import Shown
 from biphasic.tasks.embedding import (
     Choices,
     Embedder,
@@ -254,3 +256,34 @@ def _scores(task: AbsTask, data: Any, found: Any) -> Values:
     else:
         return {}
     return {str(number): value for number, value in enumerate(values.tolist())}
+
+
+@dataclass(frozen=True, repr=False)
+class BenchmarkScores(Shown):
+    """What `run_mteb` returns.
+
+    Attributes:
+        scores: Of each task, in the order asked for.
+        out: Folder of the results of all models.
+    """
+
+    scores: tuple[TaskScore, ...]
+    out: Path
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each task, with its score in percentage points."""
+        return [
+            {
+                "task": one.task,
+                "metric": one.metric,
+                "score": 100 * one.score,
+                "num_examples": one.num_examples,
+            }
+            for one in self.scores
+        ]
+
+    def lines(self) -> Iterator[str]:
+        """Return the scores."""
+        for one in self.scores:
+            of = f", scores of {one.num_examples:,} examples" if one.num_examples else ""
+            yield f"{one.task} {one.metric}: {points(one.score)}{of}"

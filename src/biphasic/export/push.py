@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import glob
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import huggingface_hub
 import yaml
@@ -22,6 +23,7 @@ from huggingface_hub.utils import validate_repo_id
 from biphasic.errors import ConfigError, DataError, one_line
 from biphasic.export.output import FILL_IN
 from biphasic.files import expanded
+from biphasic.shown import Shown
 from biphasic.store import CARD
 
 _WEIGHTS = ("*.safetensors", "onnx/*.onnx", "*.onnx")
@@ -33,21 +35,44 @@ _TO_FILL = ("license", "language")
 _MESSAGE = "Add an encoder exported by biphasic"
 
 
-@dataclass(frozen=True)
-class PushPlan:
-    """Files and target of an upload."""
+@dataclass(frozen=True, repr=False)
+class Upload(Shown):
+    """Files and target of an upload, which `push` returns.
+
+    Attributes:
+        repository: Owner and name.
+        revision: Branch; the main one if None.
+        files: Path within the folder, and size in bytes, of each file.
+        notes: What to mend before the upload.
+        address: Where the model is; None if the files were only listed.
+    """
 
     folder: Path
-    repository: str  # owner and name
-    revision: str | None  # branch; the main one if None
+    repository: str
+    revision: str | None
     is_private: bool
-    files: tuple[tuple[str, int], ...]  # paths within the folder and their sizes in bytes, by name
-    warnings: tuple[str, ...]  # problems to fix before the upload, one sentence each
+    files: tuple[tuple[str, int], ...]
+    notes: tuple[str, ...]
+    address: str | None = None
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each file."""
+        return [{"file": name, "bytes": num_bytes} for name, num_bytes in self.files]
+
+    def lines(self) -> Iterator[str]:
+        """Return the files, their size and the place."""
+        width = max(len(name) for name, _ in self.files)
+        for name, num_bytes in self.files:
+            yield f"  {name:<{width}}  {num_bytes:>15,} bytes"
+        branch = f"branch {self.revision}" if self.revision else "main branch"
+        private = ", private if new" if self.is_private else ""
+        total = sum(num_bytes for _, num_bytes in self.files)
+        yield f"{len(self.files)} files, {total:,} bytes, to {self.repository}, {branch}{private}"
 
 
 def plan_push(
     folder: Path | str, repository: str, *, private: bool = False, revision: str | None = None
-) -> PushPlan:
+) -> Upload:
     """Plan an upload, without network access."""
     folder = expanded(folder)
     is_name = False
@@ -68,17 +93,17 @@ def plan_push(
     files = tuple(_files(folder))
     if pickle := next((name for name, _ in files if Path(name).suffix in _PICKLES), None):
         raise DataError(f"{folder}: {pickle} can run code when loaded; remove it")
-    return PushPlan(
+    return Upload(
         folder=folder,
         repository=repository,
         revision=revision,
         is_private=private,
         files=files,
-        warnings=tuple(_warnings(folder)),
+        notes=tuple(_warnings(folder)),
     )
 
 
-def push(plan: PushPlan) -> str:
+def push(plan: Upload) -> str:
     """Upload the files, and return the address."""
     if get_token() is None:
         raise ConfigError(
@@ -135,7 +160,7 @@ def _warnings(folder: Path) -> list[str]:
     return warnings
 
 
-def _explain(error: Exception, plan: PushPlan) -> NoReturn:
+def _explain(error: Exception, plan: Upload) -> NoReturn:
     """Raise a one-line error that explains an error of the hub."""
     where = f"push {plan.repository}"
     if isinstance(error, OfflineModeIsEnabled):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +18,7 @@ from numpy.typing import NDArray
 from biphasic.data.tokens.shards import text_batches
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.rows import Row
+from biphasic.shown import Shown
 from biphasic.tasks.embedding import EmbeddingSettings, Precision, load_embedder
 from biphasic.tasks.inputs import AnyInput, check_rows, require_columns
 from biphasic.tasks.outputs import new_file
@@ -111,3 +116,66 @@ def _npy_writer(path: Path, width: int) -> Iterator[_Write]:
         begin = head()
         yield write
         assert head() == begin  # noqa: S101 - numpy's promise; else the first rows are lost
+
+
+@dataclass(frozen=True, repr=False)
+class Vectors(Shown):
+    """What `encode` returns.
+
+    Attributes:
+        windows: Ids and vectors; none if they were written to `out`.
+        out: The file they were written to.
+        seconds: Time of the computation, without loading the model.
+        notes: How many texts were truncated or empty, and doubts about the model.
+    """
+
+    windows: tuple[tuple[Sequence[str], NDArray[np.float32]], ...]
+    out: Path | None
+    num_texts: int
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the texts; numbers from 0 of a `.npy` file."""
+        if self._has_ids:
+            return tuple(self._columns["id"].to_pylist())
+        listed = [id_ for ids, _ in self.windows for id_ in ids]
+        return tuple(listed or map(str, range(self.num_texts)))
+
+    @cached_property
+    def vectors(self) -> NDArray[np.float32]:
+        """The vectors, float32 [num_texts, width], in order; a `.npy` file is mapped, not read."""
+        if self.out is None:
+            return np.concatenate([vectors for _, vectors in self.windows])
+        if self._has_ids:
+            return np.stack(self._columns["embedding"].to_numpy())
+        return np.load(self.out, mmap_mode="r")
+
+    @property
+    def _has_ids(self) -> bool:
+        return self.out is not None and self.out.suffix.lower() == ".parquet"
+
+    @cached_property
+    def _columns(self) -> Any:
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
+        return pq.read_table(self.out)
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each text, with a column for each dimension."""
+        rows = zip(self.ids, self.vectors, strict=True)
+        return [
+            {"id": id_, **{str(place): value for place, value in enumerate(vector.tolist())}}
+            for id_, vector in rows
+        ]
+
+    def lines(self) -> Iterator[str]:
+        """Return the number of vectors, and the speed."""
+        place = "" if self.out is None else f"{self.out}: "
+        speed = self.num_texts / max(self.seconds, 1e-9)
+        yield f"{place}{self.num_texts:,} vectors, {speed:,.0f} texts/s"
+
+    def _repr_html_(self) -> str:
+        """Return the text, as a table of vectors says little."""
+        return f"<pre>{escape(str(self))}</pre>"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from biphasic.amounts import points
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError
 from biphasic.model.checks.contract import check_contract
@@ -20,6 +22,7 @@ from biphasic.model.head import language_model_head
 from biphasic.model.loading.build import load_pretrained
 from biphasic.records import LedgerEntry
 from biphasic.rows import text_fault
+from biphasic.shown import Shown
 from biphasic.tasks.encoding import Encoder
 from biphasic.tasks.inputs import AnyInput
 from biphasic.tasks.kinds.kind import SplitScores
@@ -124,3 +127,54 @@ def load_language_model(folder: Path, *, reading: Reading | None, is_bf16: bool)
     tokenizer = TextTokenizer.load(folder)
     encoder = Encoder(model.eval(), tokenizer.pad_id, causal=protocol.is_causal)
     return LanguageModel(folder, tokenizer, encoder, protocol)
+
+
+@dataclass(frozen=True, repr=False)
+class Fillings(Shown):
+    """What `fill_mask` returns: candidates for each mask, the most probable first.
+
+    Attributes:
+        text: The text with its masks.
+        candidates: For each mask, tokens and their probabilities.
+    """
+
+    text: str
+    candidates: tuple[tuple[tuple[str, float], ...], ...]
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each candidate."""
+        return [
+            {"mask": number, "token": token, "probability": probability}
+            for number, found in enumerate(self.candidates)
+            for token, probability in found
+        ]
+
+    def lines(self) -> Iterator[str]:
+        """Return the text, and the candidates."""
+        yield self.text
+        for row in self.table():
+            yield f"  {row['mask']}  {row['probability']:.4f}  {row['token'].strip()}"
+
+
+@dataclass(frozen=True, repr=False)
+class PairScores(Shown):
+    """What `score` returns: log-probabilities of both sentences of each pair, in nats.
+
+    Attributes:
+        accuracy: Share of pairs whose acceptable sentence is the more probable one; ties count
+            half.
+        rows: `id`, `good`, `bad` (log-probabilities) and `correct` of each pair.
+        reading: How the model gave sentences a probability.
+    """
+
+    accuracy: float
+    rows: tuple[Mapping[str, Any], ...]
+    reading: str
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each pair."""
+        return self.rows
+
+    def lines(self) -> Iterator[str]:
+        """Return the accuracy."""
+        yield f"accuracy {points(self.accuracy)} on {len(self.rows):,} pairs, by {self.reading}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ import torch
 from biphasic.errors import DataError
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.rows import Row
+from biphasic.shown import Shown
 from biphasic.tasks.finetuned import FinetunedModel, HeadRecord, load_finetuned, read_head
-from biphasic.tasks.inputs import AnyInput, check_rows, require_columns
+from biphasic.tasks.inputs import AnyInput, check_rows, open_input, require_columns
 from biphasic.tasks.kinds.kind import BY_LABEL
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.outputs import row_writer
@@ -144,3 +145,33 @@ def _windows(rows: Iterable[Row]) -> Iterator[list[Row]]:
     stream = iter(rows)
     while window := list(islice(stream, _WINDOW)):
         yield window
+
+
+@dataclass(frozen=True, repr=False)
+class Predictions(Shown):
+    """What `predict` returns.
+
+    Attributes:
+        rows: One for each example, in order; empty if they were written to `out`.
+        num_examples: Number of examples.
+        out: The file they were written to.
+        notes: How many examples were truncated or empty.
+    """
+
+    rows: tuple[Mapping[str, Any], ...]
+    num_examples: int
+    out: Path | None
+    notes: tuple[str, ...] = ()
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return the predictions; those in a file are read."""
+        if self.out is None:
+            return self.rows
+
+        return [row.value for row in open_input(str(self.out)).rows()]
+
+    def lines(self) -> Iterator[str]:
+        """Return the number of predictions, and the first ones."""
+        place = "" if self.out is None else f"{self.out}: "
+        yield f"{place}{self.num_examples:,} predictions"
+        yield from (str(dict(row)) for row in self.rows)

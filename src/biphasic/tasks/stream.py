@@ -25,6 +25,13 @@ class Summary:
     max_seqlen: int  # in tokens
     seconds: float  # without loading the model
 
+    def notes(self) -> tuple[str, ...]:
+        """Return how many inputs were truncated, and how many are empty."""
+        of = f"of {self.num_examples:,}"
+        cut = f"truncated: {self.num_cut:,} {of}, longer than {self.max_seqlen} tokens"
+        counts = ((cut, self.num_cut), (f"empty: {self.num_empty:,} {of}", self.num_empty))
+        return tuple(text for text, count in counts if count)
+
 
 class Windows:
     """Examples in windows; `watch` reports the progress within a window."""

@@ -267,7 +267,7 @@ def test_files_and_frames_call_a_recipe_by_its_own_name(replicated, tmp_path):
     """Its scores are not those of its first run."""
     folder, store = replicated
     made = figures(folder, tmp_path, formats=["csv", "svg"])
-    drawn = [path for path in made.gallery.paths if path.parent.name == "figures"]
+    drawn = [path for path in made.paths if path.parent.name == "figures"]
     written = [path for path in (*drawn, tmp_path / "tables.csv") if path.suffix == ".csv"]
     assert len(written) > 1
     for path in written:

@@ -82,7 +82,7 @@ def test_notebooks_show_what_is_computed_from_shipped_records(unpacked, archive,
         compared = biphasic.compare(folder)
         assert ("<table" in compared._repr_html_()) == bool(list(compared.results()))
         drawn = biphasic.figures(folder, tmp_path / folder.name, formats=["csv"])
-        assert drawn._repr_html_().count("<svg") == len(drawn.gallery.drawn)
+        assert drawn._repr_html_().count("<svg") == len(drawn.drawn)
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,10 @@ from functools import partial
 import pytest
 
 from biphasic.analysis.page.markdown import registration_page
-from biphasic.api.results.plans import Registered
 from biphasic.errors import ConfigError, DataError, LockHeldError
 from biphasic.locks import locked_folder
 from biphasic.registration import read_registrations
-from biphasic.study.run.register import could_register, register_study
+from biphasic.study.run.register import Registered, could_register, register_study
 from biphasic.study.run.report import write_study_report
 from biphasic.study.study import Study
 from small_root import QUIET, fake_result, fake_state, prepare, study_of, write_texts

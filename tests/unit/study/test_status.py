@@ -23,7 +23,7 @@ from biphasic.study.gc.verify import verify_study
 from biphasic.study.plan.summary import summarise_plan
 from biphasic.study.run import control
 from biphasic.study.run.control import cancel_study, retry_jobs
-from biphasic.study.status import status as status_module
+from biphasic.study.status import record as record_module
 from biphasic.study.status.record import (
     ArmProgress,
     FailedJob,
@@ -31,9 +31,10 @@ from biphasic.study.status.record import (
     ProgressRecord,
     RunnerRecord,
     RunningJob,
+    status_lines,
     write_progress,
 )
-from biphasic.study.status.status import status_lines, study_status
+from biphasic.study.status.status import study_status
 from biphasic.study.study import Study
 from small_root import fake_result, fake_state, prepare, study_of, write_texts
 from tiny_study import clm, mlm
@@ -404,7 +405,7 @@ def test_watching_ends_with_the_study(root, folder, cli, quick, monkeypatch):
     monkeypatch.setattr(study, "_REFRESH_SECONDS", 0.01)
     runner = Runner(folder)
     write_progress(folder, record())
-    short_line, looks = status_module.short_line, []
+    short_line, looks = record_module.short_line, []
 
     def look(status):
         looks.append(status)
@@ -412,7 +413,7 @@ def test_watching_ends_with_the_study(root, folder, cli, quick, monkeypatch):
             cancel_study(folder, say=lambda _: None)
         return short_line(status)
 
-    monkeypatch.setattr(status_module, "short_line", look)
+    monkeypatch.setattr(record_module, "short_line", look)
     code, out, _ = cli("study", "status", "one", "--root", root, "--watch")
     assert runner.ended()
     assert code == 0

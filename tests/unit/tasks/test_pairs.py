@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import biphasic
-from biphasic.api.results.data import BuiltPairs
-from biphasic.data.pairs.folder import Pair, Pairs
+from biphasic.data.pairs.folder import BuiltPairs, Pair, Pairs
 from biphasic.data.text.files import SourceDocument
 from biphasic.errors import CheckpointError, ConfigError, DataError
 from biphasic.evaluation.plan import chosen_tasks

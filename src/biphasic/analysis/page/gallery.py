@@ -2,29 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from biphasic.analysis.figures.chart import Chart, Skipped, points_csv
+from biphasic.analysis.records import Problem
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.tables.markup import TABLE_FORMATS, markdown_text
 from biphasic.analysis.tables.sheets import make_sheets
+from biphasic.analysis.text import flat
 from biphasic.errors import ConfigError
 from biphasic.files import write_bytes, write_text
+from biphasic.shown import Shown, inline, shown_path
 
 FIGURE_FORMATS = ("png", "svg", "pdf")
 FORMATS = (*TABLE_FORMATS, *FIGURE_FORMATS)  # extensions of all files that can be written
 _INDEX = "figures.md"
 
 
-@dataclass(frozen=True)
-class Gallery:
-    """Written files and skipped figures."""
+@dataclass(frozen=True, repr=False)
+class Gallery(Shown):
+    """Written files and skipped figures, which `figures` and `paper` return.
+
+    Attributes:
+        paths: The files.
+        out: Their folder.
+        problems: Problems of the records.
+        notes: Sentences about the choice of data.
+    """
 
     paths: tuple[Path, ...]
     drawn: tuple[Chart, ...]
     skipped: tuple[Skipped, ...]
+    out: Path
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each figure, with the reason why it was skipped."""
+        drawn = [{"figure": one.name, "title": one.title, "skipped": ""} for one in self.drawn]
+        return drawn + [
+            {"figure": one.name, "title": one.title, "skipped": one.reason} for one in self.skipped
+        ]
+
+    def lines(self) -> Iterator[str]:
+        """Return the files, and what was skipped."""
+        out = shown_path(self.out.resolve())
+        yield from (f"{out}/{path.name}" for path in self.paths if path.parent == self.out)
+        written = {path.stem for path in self.paths}
+        for chart in self.drawn:
+            if chart.name in written:
+                yield f"{out}/figures/{chart.name}.*: {flat(chart.title)}"
+        for missing in self.skipped:
+            yield f"skipped: {flat(missing.title)}: {flat(missing.reason)}"
+
+    def drawing(self) -> str:
+        """Return all figures."""
+        from biphasic.analysis.figures.draw import draw_chart, to_svg  # noqa: PLC0415
+
+        charts = self.drawn
+        return "".join(inline(to_svg(draw_chart(one), name=one.name)) for one in charts)
 
 
 def chosen_formats(names: Collection[str] | None) -> frozenset[str]:
@@ -63,7 +102,7 @@ def write_gallery(
                 (folder / "figures" / f"{missing.name}.{ending}").unlink(missing_ok=True)
         paths.append(folder / _INDEX)
         write_text(paths[-1], _index(drawn, skipped, endings))
-    return Gallery(tuple(paths), drawn, skipped)
+    return Gallery(tuple(paths), drawn, skipped, folder)
 
 
 def _write_figure(folder: Path, chart: Chart, endings: Collection[str]) -> Iterator[Path]:

@@ -33,7 +33,7 @@ from biphasic.data.building.mask_token import (
     with_mask_token,
 )
 from biphasic.data.building.selection import NO_TASKS, Selection, TaskTexts, digest_of
-from biphasic.data.corpus import Corpus, assemble_corpus
+from biphasic.data.corpus import DETAILS, REMEDY, Corpus, assemble_corpus
 from biphasic.data.text.near_duplicates import COMPARISON_VERSION
 from biphasic.data.text.source import TextSource
 from biphasic.data.text.sources import files_skipped, read_documents, source_origin
@@ -49,6 +49,7 @@ from biphasic.files import read_json, remove_partials, write_json
 from biphasic.locks import locked_folder
 from biphasic.plugins import keep_files, named_plugins
 from biphasic.records import FEW_HELDOUT
+from biphasic.shown import Shown
 from biphasic.store import CORPUS, TOKENIZER, ArtifactType, is_complete
 
 _MORE_HELDOUT = (
@@ -449,3 +450,39 @@ def num_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@dataclass(frozen=True, repr=False)
+class BuiltCorpus(Shown):
+    """What `corpus.build` and `corpus.merge` return.
+
+    Attributes:
+        folder: Folder of the corpus.
+        notes: How it was made, and what was left out.
+    """
+
+    folder: Path
+    notes: tuple[str, ...] = ()
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each split."""
+        details = [
+            (part, read_json(part / DETAILS, remedy=REMEDY)) for part in parts_of(self.folder)
+        ]
+        return [
+            {"split": part.name, "documents": one["num_documents"], "tokens": one["num_tokens"]}
+            for part, one in details
+        ]
+
+    def lines(self) -> Iterator[str]:
+        """Return counts, what was left out, and the folder."""
+        for row in self.table():
+            yield f"{row['split']}: {row['documents']:,} documents, {row['tokens']:,} tokens"
+        yield from self.notes
+        yield f"corpus: {self.folder}"
+
+
+def parts_of(folder: Path) -> list[Path]:
+    """Return the corpora in a folder: train and heldout, or the folder itself."""
+    parts = [folder / split for split in SPLITS if (folder / split).is_dir()]
+    return parts or [folder]

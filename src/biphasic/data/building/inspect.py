@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from biphasic.amounts import percent
 from biphasic.data.building.mask_token import count_special_tokens, find_token
 from biphasic.data.building.selection import SeenDigests, digest_of
 from biphasic.data.corpus import Corpus, sources_of
 from biphasic.data.rows import NUM_SPECIAL, BatchShape, RowPlan
 from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.shown import Shown
 
 _MOST_ROWS = 4096  # maximum rows for measuring the fill rate
 _SAMPLE_TOKENS = 64
@@ -145,3 +147,74 @@ def _samples(corpus: Corpus, tokenizer: TextTokenizer, count: int) -> Iterator[S
         length = int(corpus.lengths[document])
         ids = corpus.tokens(document, 0, min(length, _SAMPLE_TOKENS)).tolist()
         yield Sample(document, name, length, tokenizer.decode(ids))
+
+
+_BAR_WIDTH = 40
+_MOST_SOURCES = 12
+
+
+@dataclass(frozen=True, repr=False)
+class InspectedCorpus(Shown):
+    """What `corpus.inspect` returns.
+
+    Attributes:
+        summaries: Counts, lengths, samples and sources of each split.
+        notes: Warnings, and what the build left out.
+    """
+
+    summaries: Mapping[str, CorpusSummary]
+    max_seqlen: int
+    notes: tuple[str, ...]
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each split and range of lengths."""
+        return [
+            {
+                "split": name,
+                "first": part.first,
+                "last": part.last,
+                "documents": part.documents,
+                "tokens": part.tokens,
+            }
+            for name, summary in self.summaries.items()
+            for part in summary.lengths
+        ]
+
+    def lines(self) -> Iterator[str]:
+        """Return the description of each split."""
+        for name, summary in self.summaries.items():
+            yield from _describe(name, summary, self.max_seqlen)
+
+
+def _describe(name: str, summary: CorpusSummary, max_seqlen: int) -> Iterator[str]:
+    mean = summary.tokens / summary.documents
+    percentiles = ", ".join(f"{at} %: {value:,}" for at, value in summary.percentiles.items())
+    yield f"{name}: {summary.documents:,} documents, {summary.tokens:,} tokens"
+    yield f"  {summary.shards} shards of {summary.dtype}, content {summary.content_hash[:16]}"
+    yield f"  tokens per document: mean {mean:,.0f}; {percentiles}"
+    most = max(part.documents for part in summary.lengths)
+    for part in summary.lengths:
+        bar = "#" * -(-part.documents * _BAR_WIDTH // most)
+        yield f"  {part.first:>9,} - {part.last:<9,} {part.documents:>11,} {bar}"
+    yield (
+        f"  rows of {max_seqlen}: {percent(round(summary.fill_rate, 3))} full "
+        f"(over {summary.fill_rows:,} rows)"
+    )
+    yield f"  exact duplicates: {summary.duplicates:,}"
+    for source, counts in summary.sources[:_MOST_SOURCES]:
+        documents, tokens = counts["documents"], counts["tokens"]
+        share = 100 * tokens / summary.tokens
+        yield f"  source {source}: {documents:,} documents, {tokens:,} tokens ({share:.1f} %)"
+        for license_name, documents in counts["licenses"].items():
+            yield f"    {license_name}: {documents:,} documents"
+    if len(summary.sources) > _MOST_SOURCES:
+        yield f"  and {len(summary.sources) - _MOST_SOURCES} more sources"
+    if summary.is_other_tokenizer:
+        yield "  WARNING: built with another tokenizer than the one next to it; cannot show text"
+    if summary.mask_document is not None:
+        yield f"  WARNING: document {summary.mask_document} contains the mask token"
+    for token, count in summary.special_in_text.items():
+        yield f"  special token {token} in the text: {count:,} times"
+    for sample in summary.samples:
+        text = " ".join(sample.text.split())
+        yield f"  document {sample.document} ({sample.id}, {sample.tokens:,} tokens): {text}"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from biphasic.errors import ConfigError, DataError, reading
 from biphasic.files import read_json_object, write_json
 from biphasic.locks import Say, sole_writer
+from biphasic.shown import Shown
 from biphasic.store import PAIRS, complete_folder, is_complete
 
 if TYPE_CHECKING:
@@ -214,3 +215,57 @@ def _mapped(path: Path) -> pa.Table:
     import pyarrow as pa  # noqa: PLC0415
 
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+
+
+_WIDTH = 160  # of a text that is shown
+
+
+@dataclass(frozen=True, repr=False)
+class BuiltPairs(Shown):
+    """What `pairs.build`, `mine`, `teach` and `inspect` return.
+
+    Attributes:
+        folder: Folder of the pairs.
+        pairs: The pairs; `pairs.pair(0).query`, `pairs.pair(0).positive`.
+        notes: What is probably not wanted.
+        numbers: The pairs that `pairs.inspect` shows, by number; None of pairs that were built.
+    """
+
+    folder: Path
+    pairs: Pairs
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
+    numbers: tuple[int, ...] | None = field(default=None, kw_only=True)
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each source: what was read, left out and kept."""
+        counts = self.pairs.details.get("counts", {})
+        return [{"source": name, **numbers} for name, numbers in counts.items()]
+
+    def lines(self) -> Iterator[str]:
+        """Return the counts, and the folder or some pairs."""
+        yield from self._counts()
+        yield from (f"warning: {note}" for note in self.notes)
+        if self.numbers is None:
+            yield f"pairs: {self.folder}"
+        for number in self.numbers or ():
+            pair = self.pairs.pair(number)
+            yield f"\npair {number:,} ({pair.source})"
+            texts = {"query": [pair.query], "positive": [pair.positive], "negative": pair.negatives}
+            for name, values in texts.items():
+                for line in (" ".join(text.split()) for text in values):
+                    yield f"  {name}: {line[:_WIDTH]}{'...' * (len(line) > _WIDTH)}"
+
+    def _counts(self) -> Iterator[str]:
+        details = self.pairs.details
+        yield (
+            f"{details['num_pairs']:,} pairs of {details['num_texts']:,} texts, with "
+            f"{details['num_negatives']:,} negatives"
+        )
+        for name, counts in details.get("counts", {}).items():
+            yield (
+                f"{name}: read {counts['read']:,}, in evaluation tasks {counts['judged']:,}, "
+                f"repeated {counts['repeated']:,}, kept {counts['kept']:,}"
+            )
+            for task, count in sorted(counts["by_task"].items()):
+                yield f"  {task} {count:,}"
+        yield f"content {details['content_hash'][:16]}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from biphasic.files import (
     refuse_file,
 )
 from biphasic.hub import ANSWER_SECONDS, explain, library_errors, quiet
+from biphasic.shown import Shown
 from biphasic.store import EXPORT, MANIFEST, TOKENIZER, complete_folder
 
 BOS, EOS, PAD, MASK = "<|bos|>", "<|eos|>", "<|pad|>", "<|mask|>"
@@ -417,3 +419,57 @@ def write_tokenizer(tokenizer: TextTokenizer, folder: Path, **notes: str) -> Non
     """Write a tokenizer as a separate complete folder; its manifest keeps the notes."""
     with complete_folder(folder, sha256=tokenizer.sha256, **notes) as partial:
         tokenizer.save(partial)
+
+
+@dataclass(frozen=True, repr=False)
+class TrainedTokenizer(Shown):
+    """What `tokenizer.train` returns.
+
+    Attributes:
+        folder: Folder of the tokenizer.
+        vocab_size: Entries of its vocabulary.
+        notes: What was read; a note if it was made before.
+    """
+
+    folder: Path
+    vocab_size: int
+    notes: tuple[str, ...]
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for the tokenizer."""
+        return [{"folder": str(self.folder), "vocab_size": self.vocab_size}]
+
+    def lines(self) -> Sequence[str]:
+        """Return what was read, and the folder."""
+        return self.notes
+
+
+@dataclass(frozen=True, repr=False)
+class CheckedTokenizer(Shown):
+    """What `tokenizer.check` returns.
+
+    Attributes:
+        special: Each special token's role, text and id; the last is the mask token of a corpus.
+        mask_reason: Why this is the mask token.
+        vocab_size: Number of ids, with the mask token.
+        warning: A known error of the files, and its remedy; empty if there is none.
+    """
+
+    special: tuple[tuple[str, str, int], ...]
+    mask_reason: str
+    vocab_size: int
+    warning: str = ""
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each special token."""
+        return [{"role": role, "token": token, "id": id_} for role, token, id_ in self.special]
+
+    def lines(self) -> Iterator[str]:
+        """Return the special tokens, the size of the vocabulary, and a warning."""
+        for role, token, id_ in self.special:
+            reason = f": {self.mask_reason}" if role == "mask" else ""
+            yield f"{role:<13} {token} ({id_}){reason}"
+        yield f"{'vocabulary':<13} {self.vocab_size:,} ids"
+        yield f"{'bytes per id':<13} {2 if self.vocab_size <= 1 << 16 else 4}"
+        if self.warning:
+            yield f"warning: {self.warning}"

@@ -7,9 +7,10 @@ deleted, so an interruption never leaves a damaged item that looks finished.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from biphasic.amounts import size
 from biphasic.analysis.study_file import read_study
@@ -18,6 +19,7 @@ from biphasic.errors import BiphasicError, CheckpointError, DataError
 from biphasic.files import PARTIAL, digest, remove
 from biphasic.locks import LOCK, Say, find_owner, lock_cleaning, refuse_locked, refuse_running_work
 from biphasic.records import STUDY, StudyRecord
+from biphasic.shown import Shown
 from biphasic.store import (
     BUILTIN,
     CHECKPOINT,
@@ -60,8 +62,8 @@ class Item:
     about: str = ""  # Human-readable description; empty if unknown.
 
 
-@dataclass(frozen=True)
-class Cleaning:
+@dataclass(frozen=True, repr=False)
+class Cleaning(Shown):
     """Items to delete, or deleted."""
 
     root: Path
@@ -70,6 +72,32 @@ class Cleaning:
     kept: tuple[Item, ...]  # Items kept only because a call outside of studies pinned them.
     pins: tuple[Pin, ...]  # Pins to delete with their items.
     unsure: tuple[str, ...]  # Why corpora and tasks are excluded; empty if they are included.
+    is_deleted: bool = False  # Whether the items were deleted.
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each item."""
+        return [
+            {"kind": one.kind, "path": str(one.path), "bytes": one.num_bytes, "about": one.about}
+            for one in self.items
+        ]
+
+    def lines(self) -> Iterator[str]:
+        """Return the items by kind."""
+        studies = ", ".join(self.studies) or "none"
+        yield f"studies of {self.root}: {studies}"
+        for problem in self.unsure:
+            yield f"  all corpora and tasks are kept: {problem}"
+        if not self.items:
+            yield "nothing to delete: studies or pins need everything else"
+        else:
+            yield "deleted:" if self.is_deleted else "no study needs:"
+            yield from _table(self.items)
+        if self.kept:
+            pins = "pretrain, adapt, evaluate or finetune"
+            yield f"kept, pinned by {pins} (--also-pretrained deletes):"
+            yield from _table(self.kept)
+        if self.items and not self.is_deleted:
+            yield "nothing was deleted; add --delete to delete these items"
 
 
 def clean(
@@ -98,7 +126,7 @@ def clean(
             cleaner.check()
             forget_pin(store, pin.id)
         drop_dangling(store)
-    return cleaning
+    return replace(cleaning, is_deleted=True)
 
 
 def _refuse_running(root: Path, store: Path, say: Say | None) -> None:
@@ -315,24 +343,6 @@ def _leftovers(places: Iterable[Path], deleted: set[Path]) -> Iterator[Item]:
             is_linked = any(p.is_symlink() for p in (path, path.parent, path.parent.parent))
             if not is_linked and not deleted & set(path.parents):
                 yield _item("leftovers", path, "of an interrupted writer")
-
-
-def cleaning_lines(cleaning: Cleaning, *, deleted: bool) -> Iterator[str]:
-    """Yield the lines that describe a cleaning."""
-    studies = ", ".join(cleaning.studies) or "none"
-    yield f"studies of {cleaning.root}: {studies}"
-    for problem in cleaning.unsure:
-        yield f"  all corpora and tasks are kept: {problem}"
-    if not cleaning.items:
-        yield "nothing to delete: studies or pins need everything else"
-    else:
-        yield "deleted:" if deleted else "no study needs:"
-        yield from _table(cleaning.items)
-    if cleaning.kept:
-        yield "kept, pinned by pretrain, adapt, evaluate or finetune (--also-pretrained deletes):"
-        yield from _table(cleaning.kept)
-    if cleaning.items and not deleted:
-        yield "nothing was deleted; add --delete to delete these items"
 
 
 def _table(items: Sequence[Item]) -> Iterator[str]:

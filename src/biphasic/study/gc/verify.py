@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from biphasic.analysis.report import report_damage
 from biphasic.data.building.build import RECORD
@@ -16,6 +17,7 @@ from biphasic.errors import BiphasicError
 from biphasic.locks import Say
 from biphasic.records import StudyRecord
 from biphasic.registration import read_registrations
+from biphasic.shown import Shown
 from biphasic.store import CHECKPOINT, MANIFEST, RESULT, STATE, TASK, ArtifactType, Store
 from biphasic.study.gc.clean import corpus_hash, study_record_of
 from biphasic.study.inputs.corpus import phase_pairs
@@ -25,14 +27,37 @@ from biphasic.study.plan.preview import preview_study
 from biphasic.study.study import Study
 
 
-@dataclass
-class Verification:
-    """The outcome of verifying a study."""
+@dataclass(repr=False)
+class Verification(Shown):
+    """Files of a study that were compared with their hashes."""
 
+    name: str  # Of the study.
     checked: Counter[str] = field(default_factory=Counter[str])  # Number of verified items by kind.
     # Number of missing items by kind: not made yet, or deleted.
     missing: Counter[str] = field(default_factory=Counter[str])
-    damage: list[str] = field(default_factory=list[str])  # One line per problem, with its remedy.
+    problems: list[str] = field(default_factory=list[str])  # One line each, with its remedy.
+
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """A line for each damaged file, with its remedy; empty if all are intact."""
+        return tuple(self.problems)
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each kind of files."""
+        checked, missing = self.checked, self.missing
+        return [
+            {"kind": kind, "verified": checked[kind], "missing": missing[kind]}
+            for kind in dict.fromkeys((*checked, *missing))
+        ]
+
+    def lines(self) -> Iterator[str]:
+        """Return the numbers."""
+        counts = ", ".join(f"{n:,} {kind}" for kind, n in self.checked.items())
+        yield f"{self.name}: verified {counts}, report"
+        for kind, number in self.missing.items():
+            yield f"{number:,} {kind} missing; 'biphasic study run' creates them"
+        if not self.damage:
+            yield "all intact"
 
     def check(self, kind: ArtifactType, folders: Iterable[Path], *, is_named: bool = True) -> None:
         """Verify folders, which `is_named` by their identities; count missing ones."""
@@ -54,12 +79,12 @@ class Verification:
         try:
             yield
         except BiphasicError as error:
-            self.damage.append(str(error))
+            self.problems.append(str(error))
 
 
 def verify_study(folder: Path, *, say: Say) -> Verification:
     """Verify all files that a study uses: text, pairs, tasks, states, fine-tunings, report."""
-    study, verification, record = Study.saved(folder), Verification(), None
+    study, verification, record = Study.saved(folder), Verification(folder.name), None
     store = study.store
     with verification.noting():
         record = study_record_of(folder)
@@ -81,9 +106,9 @@ def verify_study(folder: Path, *, say: Say) -> Verification:
     checkpoints = (path for name in states for path in store.glob(f"progress/{name}-from-*/step-*"))
     verification.check(CHECKPOINT, sorted(checkpoints), is_named=False)
     verification.check(RESULT, (at.folder(RESULT, name) for name in results))
-    verification.damage += report_damage(folder, hashes=True)
+    verification.problems += report_damage(folder, hashes=True)
     if plan_problem and not verification.damage:
-        verification.damage.append(plan_problem)
+        verification.problems.append(plan_problem)
     return verification
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -11,11 +11,13 @@ from biphasic.amounts import amount, count, hours, percent, rate, size, thousand
 from biphasic.analysis.text import listing
 from biphasic.plugins import short_name
 from biphasic.records import SEED_STREAMS, fixed_streams
+from biphasic.shown import Shown
 from biphasic.store import is_trained
 from biphasic.study import EXAMPLE_TOKENS
 from biphasic.study.plan.cost import Cost, group_flops, segment_cost, state_bytes, training_cost
 from biphasic.study.plan.finished import Finished, plan_notes
 from biphasic.study.plan.plan import Plan
+from biphasic.study.plan.svg import plan_svg
 
 FORMAT = "biphasic.plan/1"
 _NOT_KNOWN = "not known here"
@@ -351,3 +353,60 @@ def _resource_lines(
     )
     disk = summary.state_bytes
     yield f"Disk         {_NOT_KNOWN if disk is None else size(disk)} for the states"
+
+
+@dataclass(frozen=True, repr=False)
+class StudyPlan(Shown):
+    """What `plan` returns: what a study will train, share and skip.
+
+    Attributes:
+        plan: Arms, states, and fine-tunings.
+        summary: Counts and costs.
+        rate: FLOP/s per device that hours are computed with.
+        example_tokens: Assumed mean tokens of a fine-tuning example.
+        memory: Bytes of a process of the largest training; 0 if unknown.
+        jobs_here: Jobs at once on this machine, if the rate was measured here.
+        advice: A sentence about the precision of this machine; empty for none.
+    """
+
+    plan: Plan
+    summary: PlanSummary
+    rate: float
+    example_tokens: int
+    memory: int
+    jobs_here: int | None
+    advice: str
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each arm: its steps, and those that no earlier arm trains."""
+        new = self.plan.new_steps()
+        return [
+            {
+                "arm": arm.name,
+                "group": arm.config.group,
+                "steps": arm.recipe.total_steps,
+                "new_steps": new[arm.name],
+            }
+            for arm in self.plan.arms
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan with its states, as `--json` prints it."""
+        return summary_json(self.summary, self.plan, rate=self.rate, memory=self.memory)
+
+    def lines(self) -> Iterator[str]:
+        """Return arms, costs and what is done."""
+        yield from plan_lines(
+            self.summary,
+            self.plan,
+            rate=self.rate,
+            example_tokens=self.example_tokens,
+            memory=self.memory,
+            jobs_here=self.jobs_here,
+        )
+        if self.advice:
+            yield self.advice
+
+    def drawing(self) -> str:
+        """Return the graph of arms and shared states."""
+        return plan_svg(self.plan, title=self.plan.study.config.title)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from biphasic.config import nearest
 from biphasic.errors import ConfigError
 from biphasic.execution.requests import Request, write_request
 from biphasic.locks import LEASE_SECONDS, LOCK, Owner, Say, find_owner
+from biphasic.shown import Shown
 from biphasic.study.status.record import FailedJob, read_progress
+
+if TYPE_CHECKING:
+    from biphasic.study.run.run import StudyOutcome
 
 _POLL_SECONDS = 0.5
 # A new runner drops requests to the previous one, so the request is repeated.
@@ -66,3 +72,26 @@ def _wait_for_end(folder: Path, runner: Owner) -> bool:
             asked = time.monotonic()
         time.sleep(_POLL_SECONDS)
     return True
+
+
+@dataclass(frozen=True, repr=False)
+class Retried(Shown):
+    """What `retry` returns.
+
+    Attributes:
+        requests: A line for each job that the study's runner was asked to retry.
+        outcome: The outcome of the study, if it ran here.
+    """
+
+    requests: tuple[str, ...]
+    outcome: StudyOutcome | None
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return the rows of the outcome."""
+        return self.outcome.table() if self.outcome else [{"request": one} for one in self.requests]
+
+    def lines(self) -> Iterator[str]:
+        """Return the requests, or the outcome."""
+        yield from self.requests
+        if self.outcome is not None:
+            yield from self.outcome.lines()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from biphasic.analysis.page.markdown import registration_page
 from biphasic.analysis.questions.power import detectable_differences, pilot_spreads
 from biphasic.analysis.study_file import read_study
 from biphasic.analysis.text import count
@@ -24,6 +26,7 @@ from biphasic.registration import (
     registration_id,
     write_registration,
 )
+from biphasic.shown import Shown
 from biphasic.store import FINETUNES, complete_names, read_result_record
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
@@ -137,3 +140,51 @@ def _spreads(spread: float | None, pilot: Path | None) -> tuple[Callable[[str], 
     if spread is not None:
         return lambda _: spread, f"a standard deviation over runs of {spread:g} points"
     return None, ""
+
+
+_POWERS = {"power_of_forecast": "the forecast", "power_of_level": "a difference of 0 level"}
+
+
+@dataclass(frozen=True, repr=False)
+class Registered(Shown):
+    """What `register` returns: the registration of a study, with its amendments.
+
+    Attributes:
+        title: Of the study.
+        records: The first registration and its amendments, the newest last.
+    """
+
+    title: str
+    records: tuple[RegistrationRecord, ...]
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return the detectable difference of each comparison, and its power with a margin."""
+        return [
+            {
+                "question": one.question,
+                "comparison": one.comparison + 1,
+                "task": one.task,
+                "points": one.points,
+                **one.model_dump(include={"power_of_forecast", "power_of_level"}),
+            }
+            for one in self.records[-1].detectable
+        ]
+
+    def to_markdown(self) -> str:
+        """Return the page of the registration, to commit."""
+        return registration_page(self.title, self.records)
+
+    def lines(self) -> Iterator[str]:
+        """Return the hash, what an amendment changed, and what the study can detect."""
+        last = self.records[-1]
+        yield f"{'amended' if last.amends else 'registered'} {last.registered}: {last.id}"
+        if last.amends:
+            yield f"changed: {', '.join(last.changed)}; scores of its arms then: {last.num_scores}"
+        for row in self.table():
+            place = f"{row['question']}, comparison {row['comparison']}, {row['task']}"
+            powers = (
+                f"; {100 * row[name]:.0f} % power to find {what}"
+                for name, what in _POWERS.items()
+                if name in row
+            )
+            yield f"{place}: detects {row['points']:.1f} points{''.join(powers)}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,9 +11,10 @@ from rich.console import Console
 
 from biphasic.analysis.report import is_current, write_report
 from biphasic.errors import DataError
-from biphasic.execution.job import Job, Progress, Report, ShouldStop, never
+from biphasic.execution.job import Job, Progress, Report, ShouldStop, WorkItem, never
 from biphasic.files import digest, read_json, write_json
 from biphasic.records import STUDY
+from biphasic.shown import Shown
 from biphasic.study.run.prepare import PreparedStudy, prepare_study
 from biphasic.study.run.record import settings_digest, study_record
 from biphasic.study.spec.arms import Name
@@ -95,3 +98,32 @@ class ReportJob(Job):
         prepared.compute_baselines(console=console)
         write_study_report(prepared)
         report(Progress(1, 1, ""))
+
+
+@dataclass(frozen=True, repr=False)
+class StudyJobs(Shown):
+    """What `jobs` returns: the missing jobs of a study, saved in its store."""
+
+    study: Study
+    items: tuple[WorkItem, ...]
+    report: ReportJob
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each job; `needs` is `-` for no job and `*` for all others."""
+        names = {item.id for item in self.items}
+        rows = [
+            {
+                "id": item.id,
+                "kind": item.kind,
+                "processes": item.num_slots,
+                "needs": item.needs if item.needs in names else "-",
+                "label": item.label,
+            }
+            for item in self.items
+        ]
+        last = {"kind": "report", "processes": 1, "needs": "*", "label": self.report.label}
+        return [*rows, {"id": self.report.id, **last}] if rows else rows
+
+    def lines(self) -> Iterator[str]:
+        """Return the table with tabs, for schedulers."""
+        return ("\t".join(map(str, row.values())) for row in self.table())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from biphasic.errors import ConfigError, StoppedError, StudyError
 from biphasic.execution.local import Local
 from biphasic.execution.scheduler import Failure, RetryPolicy
 from biphasic.files import expanded, read_json_object, write_bytes, write_json, write_text
+from biphasic.shown import Shown, inline
 from biphasic.store import is_complete, is_trained, read_state_record, state_folder
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.preview import preview_study
@@ -357,3 +358,48 @@ def next_rate(trials: Sequence[TrialRecord]) -> float | None:
         return float(f"{rates[0] / ratio:.{_DIGITS}g}")
     ratio = rates[-1] / rates[-2] if len(rates) > 1 else 2.0
     return float(f"{rates[-1] * ratio:.{_DIGITS}g}")
+
+
+@dataclass(frozen=True, repr=False)
+class Tuned(Shown):
+    """What `tune` returns: trials of learning rates, and the chosen ones.
+
+    Attributes:
+        planned: What would be trained, with `dry_run`; else empty.
+        outcome: The trials, their folder, and the file with the rates; None with `dry_run`.
+    """
+
+    planned: tuple[str, ...]
+    outcome: TuneOutcome | None
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each trial."""
+        curves = () if self.outcome is None else self.outcome.record.curves
+        return [
+            {
+                "name": curve.name,
+                "rate": trial.peak,
+                "loss": trial.loss,
+                "is_chosen": trial.peak == curve.choice,
+            }
+            for curve in curves
+            for trial in curve.trials
+        ]
+
+    def lines(self) -> Iterator[str]:
+        """Return the trials, and the file with the rates."""
+        from biphasic.study.tune.text import result_lines  # noqa: PLC0415
+
+        yield from self.planned
+        if self.outcome is not None:
+            yield from result_lines(self.outcome.record)
+            yield f"curves: {self.outcome.folder / 'curve.png'}"
+            yield f"rates:  {self.outcome.file}"
+            if self.outcome.advice:
+                yield self.outcome.advice
+
+    def drawing(self) -> str:
+        """Return the losses by rate."""
+        if self.outcome is None:
+            return ""
+        return inline((self.outcome.folder / "curve.svg").read_text(encoding="utf-8"))

@@ -1,20 +1,29 @@
-"""What `analyze`, `compare`, `claims`, `figures` and `paper` return."""
+"""Results of analyses as people look at them: text, tables and drawings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from biphasic.shown import Shown, inline, shown_path, table_lines
+from biphasic.analysis.claims.render import claims_json, claims_lines, claims_markdown
+from biphasic.analysis.statistics.compare import family_of
+from biphasic.analysis.tables.text import (
+    comparison_lines,
+    notes,
+    score_rows,
+    score_tables,
+    scores_json,
+)
+from biphasic.analysis.text import flat, plain
+from biphasic.palette import objective_styles
+from biphasic.shown import Shown, inline, table_lines
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from biphasic.analysis.claims import ClaimResult
     from biphasic.analysis.claims.render import Changes
-    from biphasic.analysis.page.gallery import Gallery
     from biphasic.analysis.records import Problem
     from biphasic.analysis.scores.table import Scores
     from biphasic.analysis.statistics.compare import ModelComparison
@@ -36,32 +45,22 @@ class Analysis(Shown):
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return a row for each model and dataset: mean, half-width and number of seeds."""
-        from biphasic.analysis.tables.text import score_rows
-
         return score_rows(self.scores)
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers, as `--json` prints them."""
-        from biphasic.analysis.tables.text import scores_json
-
         return scores_json(self.scores, self.problems)
 
     def tables(self) -> Iterator[Table]:
         """Return a table for each task, for a terminal."""
-        from biphasic.analysis.tables.text import score_tables
-
         return score_tables(self.scores)
 
     def explanations(self) -> list[str]:
         """Return how to read the tables, in sentences."""
-        from biphasic.analysis.tables.text import notes
-
         return notes(self.scores)
 
     def lines(self) -> Iterator[str]:
         """Return the tables, and how to read them."""
-        from biphasic.analysis.text import flat
-
         for table in self.tables():
             yield from table_lines(table)
         yield from self.explanations()
@@ -69,9 +68,8 @@ class Analysis(Shown):
 
     def drawing(self) -> str:
         """Return means, intervals and seeds as strips; empty for many models."""
-        from biphasic.analysis.figures.draw import to_svg
-        from biphasic.analysis.figures.strips import draw_strips
-        from biphasic.palette import objective_styles
+        from biphasic.analysis.figures.draw import to_svg  # noqa: PLC0415
+        from biphasic.analysis.figures.strips import draw_strips  # noqa: PLC0415
 
         models = self.scores.models
         if not self.scores.datasets or len(models) > _MOST_MODELS:
@@ -98,8 +96,6 @@ class Comparisons(Shown):
 
     def results(self) -> Iterator[ModelComparison]:
         """Yield the planned comparisons, and those of each dataset's best model with the others."""
-        from biphasic.analysis.statistics.compare import family_of
-
         for dataset in self.scores.datasets:
             family = family_of(self.scores, dataset.name)
             yield from family.of_plan
@@ -128,9 +124,6 @@ class Comparisons(Shown):
 
     def lines(self) -> Iterator[str]:
         """Return the comparisons in sentences."""
-        from biphasic.analysis.tables.text import comparison_lines
-        from biphasic.analysis.text import plain
-
         return map(plain, comparison_lines(self.scores))
 
 
@@ -165,65 +158,12 @@ class CheckedClaims(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """Return everything, as `--json` prints it."""
-        from biphasic.analysis.claims.render import claims_json
-
         return claims_json(self.results, self.scores, self.changes)
 
     def to_markdown(self, *, details: bool = False) -> str:
         """Return a page in Markdown."""
-        from biphasic.analysis.claims.render import claims_markdown
-
         return claims_markdown(self.results, self.scores, self.changes, with_details=details)
 
     def lines(self, *, details: bool = False) -> Iterator[str]:
         """Return the claims as plain lines, decided ones first."""
-        from biphasic.analysis.claims.render import claims_lines
-
         return claims_lines(self.results, self.scores, self.changes, with_details=details)
-
-
-@dataclass(frozen=True, repr=False)
-class Figures(Shown):
-    """What `figures` and `paper` return.
-
-    Attributes:
-        gallery: The figures that were drawn or skipped, and the files.
-        out: Folder of the files.
-        problems: Problems of the records.
-        notes: Sentences about the choice of data.
-    """
-
-    gallery: Gallery
-    out: Path
-    problems: tuple[Problem, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return a row for each figure, with the reason why it was skipped."""
-        drawn = [
-            {"figure": one.name, "title": one.title, "skipped": ""} for one in self.gallery.drawn
-        ]
-        return drawn + [
-            {"figure": one.name, "title": one.title, "skipped": one.reason}
-            for one in self.gallery.skipped
-        ]
-
-    def lines(self) -> Iterator[str]:
-        """Return the files, and what was skipped."""
-        from biphasic.analysis.text import flat
-
-        out, gallery = shown_path(self.out.resolve()), self.gallery
-        yield from (f"{out}/{path.name}" for path in gallery.paths if path.parent == self.out)
-        written = {path.stem for path in gallery.paths}
-        for chart in gallery.drawn:
-            if chart.name in written:
-                yield f"{out}/figures/{chart.name}.*: {flat(chart.title)}"
-        for missing in gallery.skipped:
-            yield f"skipped: {flat(missing.title)}: {flat(missing.reason)}"
-
-    def drawing(self) -> str:
-        """Return all figures."""
-        from biphasic.analysis.figures.draw import draw_chart, to_svg
-
-        charts = self.gallery.drawn
-        return "".join(inline(to_svg(draw_chart(one), name=one.name)) for one in charts)

@@ -1,1 +1,0 @@
-"""What the functions of the Python interface return: text, tables and drawings."""
