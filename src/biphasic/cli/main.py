@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from biphasic.cli import analysis, cluster, data, training, use
+from biphasic.cli import analysis, commands
 from biphasic.cli.command import Commands, summary_of
 from biphasic.cli.output import INTERRUPTED, echo
 from biphasic.cli.study import study_app
@@ -50,13 +50,13 @@ _SECTIONS = {
 }
 _GROUPS = {
     "study": study_app,
-    "corpus": data.corpus_app,
-    "pairs": data.pairs_app,
-    "task": use.task_app,
-    "tokenizer": data.tokenizer_app,
-    "plugin": cluster.plugin_app,
-    "job": cluster.job_app,
-    "site": cluster.site_app,
+    "corpus": commands.corpus_app,
+    "pairs": commands.pairs_app,
+    "task": commands.task_app,
+    "tokenizer": commands.tokenizer_app,
+    "plugin": commands.plugin_app,
+    "job": commands.job_app,
+    "site": commands.site_app,
 }
 
 
@@ -79,7 +79,7 @@ app = Commands(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for _part in (training, use, analysis, cluster):
+for _part in (commands, analysis):
     app.registered_commands += _part.commands.registered_commands
 for _name, _group in _GROUPS.items():
     app.add_typer(_group, name=_name)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from biphasic.analysis.estimate import estimate
-from biphasic.cli.use import print_evaluation
+from biphasic.cli.commands import print_evaluation
 from biphasic.evaluation.evaluate import Evaluation
 from biphasic.records import ResultRecord
 from biphasic.tasks.records import TaskInfo

@@ -11,7 +11,7 @@ import threading
 import pytest
 from typer.testing import CliRunner
 
-from biphasic.cli.data import tokenizer_app
+from biphasic.cli.commands import tokenizer_app
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
 from biphasic.errors import ConfigError, DataError
 from biphasic.pydocs.documents import load_documents

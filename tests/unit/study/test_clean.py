@@ -17,7 +17,7 @@ from biphasic.locks import lock_work, locked_folder
 from biphasic.store import is_complete
 from biphasic.study.by_name import link_states, readable_name
 from biphasic.study.gc import clean as cleaning
-from biphasic.study.gc.clean import clean, cleaning_lines
+from biphasic.study.gc.clean import clean
 from biphasic.study.gc.pins import read_pins, record_pin
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.run.record import settings_digest
@@ -52,7 +52,7 @@ def test_what_studies_need_stays(root):
     assert names(found) == []
     assert found.studies == ("one",)
     assert everything(root) == before
-    assert "nothing to delete" in "\n".join(cleaning_lines(found, deleted=False))
+    assert "nothing to delete" in "\n".join(found.lines())
 
 
 def test_a_dry_run_lists_by_kind_and_deletes_nothing(root, store):
@@ -78,7 +78,7 @@ def test_a_dry_run_lists_by_kind_and_deletes_nothing(root, store):
         "leftovers",
     ]
     assert everything(root) == before
-    text = "\n".join(cleaning_lines(found, deleted=False))
+    text = "\n".join(found.lines())
     assert "nothing was deleted; add --delete" in text
     [state] = (item for item in found.items if item.kind == "states")
     assert state.num_bytes == sum(
@@ -199,7 +199,7 @@ def test_pretraining_of_no_study_is_not_lost_by_surprise(root, store):
         "mine",
         "pretrained",
     ]
-    assert "--also-pretrained" in "\n".join(cleaning_lines(found, deleted=True))
+    assert "--also-pretrained" in "\n".join(found.lines())
     assert is_complete(store / "states/before")
 
     clean(root, also_pretrained=True)
@@ -372,7 +372,7 @@ def test_a_study_whose_data_have_changed_is_read_from_its_record(root, store):
     write_record(root / "one", state=states[0], result=results[0], settings_sha256=sha256)
     found = clean(root)
     assert names(found) == sorted([*states[1:], *results[1:]])
-    text = "\n".join(cleaning_lines(found, deleted=False))
+    text = "\n".join(found.lines())
     assert "corpora and tasks are kept: one: corpus" in text
     write_record(root / "one", state=states[0], result=results[0], settings_sha256="other")
     with pytest.raises(DataError, match="cannot plan this study"):
