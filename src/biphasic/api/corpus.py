@@ -68,22 +68,7 @@ class Build(Copies, Root, Quiet):
         from biphasic.data.building.build import BuiltCorpus, build_corpus, notes_on
         from biphasic.study.inputs.corpus import tasks_of
 
-        settings = {
-            "tokenizer": self.tokenizer,
-            "vocab_size": self.vocab_size,
-            "max_tokens": self.max_tokens,
-            "deduplicate": self.deduplicate,
-            "against": tuple(self.against) or None,
-            "heldout_fraction": self.heldout_fraction,
-            "copies": str(self.copies) if self.copies else None,
-        }
-        config = _config(
-            self.sources,
-            None if self.spec is None else expanded(self.spec),
-            settings,
-            column=self.column,
-            shares=self.shares,
-        )
+        config = self._config()
         last: list[BuildProgress] = []
         folder = expanded(self.out)
         with build_bar(self.console) as show:
@@ -102,6 +87,45 @@ class Build(Copies, Root, Quiet):
             )
         how = last[0].rates() if last else "already built; nothing to do"
         return BuiltCorpus(folder, (how, *notes_on(folder)))
+
+    def _config(self) -> CorpusConfig:
+        """Override the spec's settings with options."""
+        from biphasic.config import parse_config
+        from biphasic.data.building.config import CorpusConfig
+        from biphasic.data.text.files import is_one_document
+        from biphasic.study.inputs.corpus import corpus_settings
+
+        raw: dict[str, Any] = {}
+        if self.spec is not None:
+            base = corpus_settings(expanded(self.spec))
+            raw = base.model_dump(mode="json", exclude_unset=True)
+        if self.sources:
+            raw["sources"] = [{"source": source} for source in self.sources]
+        for name, value in (("column", self.column), ("share", self.shares)):
+            if value and "sources" not in raw:
+                raise ConfigError(f"--{name}: give the sources it applies to")
+        if self.shares and len(self.shares) != len(raw["sources"]):
+            given = f"{len(self.shares)} given for {len(raw['sources'])} sources"
+            raise ConfigError(f"--share: {given}; give one for each")
+        for place, source in enumerate(raw.get("sources", ())):
+            if self.column:
+                if is_one_document(Path(source["source"])):
+                    document = f"{source['source']} is one document, without columns"
+                    raise ConfigError(f"--column: {document}; omit --column")
+                source["column"] = self.column
+            if self.shares:
+                source["share"] = self.shares[place]
+        names = ("tokenizer", "vocab_size", "max_tokens", "deduplicate", "heldout_fraction")
+        settings = {
+            **{name: getattr(self, name) for name in names},
+            "against": tuple(self.against) or None,
+            "copies": str(self.copies) if self.copies else None,
+        }
+        for given, other in (("tokenizer", "vocab_size"), ("vocab_size", "tokenizer")):
+            if settings.get(given) is not None:
+                raw.pop(other, None)
+        raw |= {name: value for name, value in settings.items() if value is not None}
+        return parse_config(CorpusConfig, raw, where="corpus build")
 
 
 class Inspect(Verb):
@@ -212,44 +236,6 @@ class Merge(Quiet):
         else:
             merge_corpora(parts, target)
         return BuiltCorpus(target)
-
-
-def _config(
-    sources: Any, spec: Path | None, settings: dict[str, Any], *, column: str | None, shares: Any
-) -> CorpusConfig:
-    """Override the spec's settings with options."""
-    from biphasic.config import parse_config
-    from biphasic.data.building.config import CorpusConfig
-    from biphasic.data.text.files import is_one_document
-    from biphasic.study.inputs.corpus import corpus_settings
-
-    raw: dict[str, Any] = {}
-    if spec:
-        base = corpus_settings(spec)
-        raw = base.model_dump(mode="json", exclude_unset=True)
-    if sources:
-        raw["sources"] = [{"source": source} for source in sources]
-    for name, value in (("column", column), ("share", shares)):
-        if value and "sources" not in raw:
-            raise ConfigError(f"--{name}: give the sources it applies to")
-    if shares and len(shares) != len(raw["sources"]):
-        raise ConfigError(
-            f"--share: {len(shares)} given for {len(raw['sources'])} sources; give one for each"
-        )
-    for place, source in enumerate(raw.get("sources", ())):
-        if column:
-            if is_one_document(Path(source["source"])):
-                raise ConfigError(
-                    f"--column: {source['source']} is one document, without columns; omit --column"
-                )
-            source["column"] = column
-        if shares:
-            source["share"] = shares[place]
-    for given, other in (("tokenizer", "vocab_size"), ("vocab_size", "tokenizer")):
-        if settings.get(given) is not None:
-            raw.pop(other, None)
-    raw |= {name: value for name, value in settings.items() if value is not None}
-    return parse_config(CorpusConfig, raw, where="corpus build")
 
 
 def _is_build(folder: Path) -> bool:

@@ -49,15 +49,7 @@ class Build(Root, Copies, Quiet):
         from biphasic.config import parse_config
         from biphasic.tasks.pairs.build import PairsConfig, build_pairs
 
-        raw = {
-            "tables": self.tables,
-            "tasks": self.tasks,
-            "documents": self.documents,
-            "against": self.against,
-            "per_document": self.per_document,
-            "max_weak_pairs": self.max_weak_pairs,
-            "seed": self.seed,
-        }
+        raw = {name: getattr(self, name) for name in PairsConfig.model_fields}
         built = build_pairs(
             parse_config(PairsConfig, raw, where="pairs build"),
             folder := expanded(self.out),
