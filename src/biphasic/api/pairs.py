@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from biphasic.api.verb import Copies, Function, Quiet, Root, Verb, option
-from biphasic.data.pairs.folder import BuiltPairs
 from biphasic.files import expanded
+
+if TYPE_CHECKING:
+    from biphasic.data.pairs.folder import BuiltPairs
 
 
 class Build(Root, Copies, Quiet):
@@ -47,6 +50,7 @@ class Build(Root, Copies, Quiet):
 
     def __call__(self) -> BuiltPairs:
         from biphasic.config import parse_config
+        from biphasic.data.pairs.folder import BuiltPairs
         from biphasic.tasks.pairs.build import PairsConfig, build_pairs
 
         raw = {name: getattr(self, name) for name in PairsConfig.model_fields}
@@ -90,7 +94,7 @@ class Mine(Quiet):
     """Documents searched for each query."""
 
     def __call__(self) -> BuiltPairs:
-        from biphasic.data.pairs.folder import NO_SHARED_WORD, Pairs
+        from biphasic.data.pairs.folder import NO_SHARED_WORD, BuiltPairs, Pairs
         from biphasic.progress import progress_bar
         from biphasic.tasks.pairs.enrich import mine as mine_pairs
 
@@ -145,7 +149,7 @@ class Teach(Quiet):
     """Principal dimensions to keep. Default: all of the teacher's."""
 
     def __call__(self) -> BuiltPairs:
-        from biphasic.data.pairs.folder import Pairs
+        from biphasic.data.pairs.folder import BuiltPairs, Pairs
         from biphasic.progress import progress_bar
         from biphasic.tasks.pairs.enrich import teach as teach_pairs
 
@@ -174,7 +178,7 @@ class Inspect(Verb):
     """Pairs to show."""
 
     def __call__(self) -> BuiltPairs:
-        from biphasic.data.pairs.folder import Pairs
+        from biphasic.data.pairs.folder import BuiltPairs, Pairs
 
         pairs = Pairs(expanded(self.folder))
         samples = min(self.samples, len(pairs))

@@ -111,18 +111,19 @@ class Field:
 
 @cache
 def fields_of(verb: type[Verb]) -> Mapping[str, Field]:
-    """Return the fields of a verb: those by position, its own, and those of its bases."""
+    """Return the fields of a verb: by position those of its bases first, by keyword its own."""
     fields: dict[str, Field] = {}
+    positions: list[str] = []
     for owner in verb.__mro__:
-        is_positional = True
-        for name, annotation in inspect.get_annotations(owner).items():
-            if annotation == "KW_ONLY":
-                is_positional = False
-            elif name not in fields:
+        names = list(inspect.get_annotations(owner).items())
+        split = names.index(("_", "KW_ONLY")) if ("_", "KW_ONLY") in names else len(names)
+        positions[:0] = [name for name, _ in names[:split] if name not in positions]
+        for place, (name, annotation) in enumerate(names):
+            if place != split:
                 value = vars(owner).get(name, ...)
                 spelling = value if isinstance(value, Spelling) else Spelling(default=value)
-                fields[name] = Field(annotation, is_positional, spelling)
-    return dict(sorted(fields.items(), key=lambda item: not item[1].is_positional))
+                fields.setdefault(name, Field(annotation, place < split, spelling))
+    return {name: fields[name] for name in dict.fromkeys((*positions, *fields))}
 
 
 @cache

@@ -80,7 +80,7 @@ class TestPlan:
             "config.json": 2,
             "model.safetensors": 100,
         }
-        assert plan.warnings == ()
+        assert plan.notes == ()
 
     @pytest.mark.parametrize(
         ("card", "words"),
@@ -97,7 +97,7 @@ class TestPlan:
         (export / "README.md").unlink()
         if card is not None:
             (export / "README.md").write_text(card)
-        [warning] = plan_push(export, "me/mine").warnings
+        [warning] = plan_push(export, "me/mine").notes
         assert words in warning
 
     @pytest.mark.parametrize("name", ["state.json", "optimizer.safetensors", "metrics.jsonl"])
