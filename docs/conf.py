@@ -102,19 +102,19 @@ def _write_reports() -> None:
     write_reports(sorted((_DOCS / "evidence").glob("*/records.tar.gz")), extra / "reports")
 
 
-def _link_to_folders_beside() -> None:
+def _copy_folders_beside() -> None:
     """Show the folders of studies and benchmarks, which stand beside this one, below it."""
+    # Not by links, which MyST would resolve.
     for name in _BESIDE:
-        link = _DOCS / name
-        if not link.exists():
-            link.symlink_to(Path("..") / name, target_is_directory=True)
+        shutil.rmtree(_DOCS / name, ignore_errors=True)
+        shutil.copytree(_DOCS.parent / name, _DOCS / name, copy_function=os.link)
 
 
 def _link_below(_: Sphinx, page: str, source: list[str]) -> None:
     """Let links to the folders beside these lead to their pages on the site, and back."""
     is_beside = page.partition("/")[0] in _BESIDE
     up = "../" * page.count("/")
-    here, there = (rf"{up}\.\./docs/", up) if is_beside else (rf"{up}\.\./({_NAMES})/", rf"{up}\1/")
+    here, there = (rf"{up}docs/", up) if is_beside else (rf"{up}\.\./({_NAMES})/", rf"{up}\1/")
     source[0] = re.sub(rf"\]\({here}", rf"]({there}", source[0])
 
 
@@ -186,6 +186,6 @@ def setup(app: Sphinx) -> None:
     app.connect("doctree-read", _join_streams)
 
 
-_link_to_folders_beside()
+_copy_folders_beside()
 _write_command_line()
 _write_reports()
