@@ -24,6 +24,7 @@ from biphasic.analysis.tables.sentences import (
     method_sentence,
     pretraining_sentence,
     selection_sentence,
+    words,
 )
 from biphasic.analysis.text import listing, points_cell, short
 from biphasic.errors import DataError
@@ -155,13 +156,8 @@ def _against_floor(scores: Scores, family: Family) -> str:
     verdicts = [{test.verdict for test in of_arm if test is not None} for of_arm in tests]
     if not any(found - {"unknown"} for found in verdicts):
         return ""
-    clear = verdicts.count({"higher"})
-    verb = "is" if 1 in {clear, len(trained)} else "are"
-    arms = count(len(trained), "trained arm")
-    which = "the" if len(floors) == 1 else "every"  # of each size, or of each seed
-    lacking = len({*trained} & {*absent})
-    rest = f"; {lacking} {'has' if lacking == 1 else 'have'} no score" if lacking else ""
-    return f"{clear} of {arms} {verb} clearly above {which} untrained encoder{rest}."
+    clear, lacking = verdicts.count({"higher"}), len({*trained} & {*absent})
+    return words().above_untrained(clear, len(trained), len(floors), lacking)
 
 
 def headline(
@@ -265,20 +261,8 @@ def caveats(scores: Scores) -> list[str]:
         sentences.append(pretraining_sentence(scores))
     if not any(score.estimate for score in scores.cells.values()):
         return sentences
-    arms = "arms" if scores.finished.models == scores.models else "finished arms"
-    clear = f"“Clear” means p of at most {LEVEL}, corrected"
-    if scores.planned:
-        apart = " (those of each question apart)" if any(p.question for p in scores.planned) else ""
-        sentences.append(
-            f"{clear}. Planned comparisons are corrected among themselves{apart}; the others are "
-            f"exploratory, and corrected for all pairs of {arms} on the task (Holm’s procedure "
-            "leaves out the planned ones)."
-        )
-    else:
-        sentences.append(f"{clear} for all pairs of {arms} on the task.")
-    over = f"{scores.unit}s and, where single examples were read, test examples"
-    sentences.append(
-        f"The test is over {over if seeds else 'test examples'}. Arms "
-        "without a clear difference are not proven equal."
-    )
+    are_finished = scores.finished.models == scores.models
+    has_questions = any(planned.question for planned in scores.planned)
+    sentences.append(words().clear(scores, LEVEL, are_finished, has_questions))
+    sentences.append(words().tested(scores.unit if seeds else ""))
     return sentences
