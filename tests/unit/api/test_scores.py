@@ -73,9 +73,9 @@ def test_claims_are_checked(results, cli):
 
 def test_figures_are_written_and_shown(results, tmp_path):
     made = biphasic.figures(results, tmp_path / "drawn", formats=["csv", "svg"], dataset=["MNLI"])
-    assert {path.suffix for path in made.gallery.paths} <= {".csv", ".svg", ".md"}
+    assert {path.suffix for path in made.paths} <= {".csv", ".svg", ".md"}
     assert set(made.frame["skipped"]) != {""}
-    assert made._repr_html_().count("<svg") == len(made.gallery.drawn)
+    assert made._repr_html_().count("<svg") == len(made.drawn)
     assert f"{made.out}/tables.csv" in str(made)
     with pytest.raises(ConfigError, match="unknown; choose from"):
         biphasic.figures(results, formats=["gif"])
