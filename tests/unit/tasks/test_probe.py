@@ -15,6 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from biphasic.data.packing import pack_sequences
 from biphasic.errors import ConfigError
 from biphasic.model.compute.forward import packed_arguments
+from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.plan.finetuning import check_lengths
 from biphasic.tasks.encoding import Encoder, encode_texts
 from biphasic.tasks.finetune import FinetuneRun, encode_task, finetune_group
@@ -173,6 +174,8 @@ def test_both_texts_of_a_pair_are_read(model, tokenizer, tiny_protocol, tmp_path
         return task, kept[0].head["weight"]
 
     task, weight = probed("pairs")
+    planned = PlannedTask(task.info, tmp_path, protocol, {})
+    assert planned.determinants["pairs"] == "both texts"  # earlier probes read one joined text
     encoder = Encoder(model, pad_id=task.pad_id)
     with torch.no_grad():
         [[read]] = task.frozen(encoder, "test", np.array([0]))
@@ -180,5 +183,6 @@ def test_both_texts_of_a_pair_are_read(model, tokenizer, tiny_protocol, tmp_path
         u, v = encoder.pooled(texts)
     torch.testing.assert_close(read, torch.cat([u, v, (u - v).abs(), u * v]))
     assert weight.shape == (1, 4 * 32)
-    _, weight = probed("joined", template="{text_a} {text_b}")
+    task, weight = probed("joined", template="{text_a} {text_b}")
+    assert "pairs" not in replace(planned, info=task.info).determinants
     assert weight.shape == (1, 32)
