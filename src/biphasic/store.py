@@ -27,7 +27,6 @@ from biphasic.files import (
     json_value,
     partial_path,
     read_json_object,
-    remove,
     write_json,
 )
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:  # pydantic takes as long to import as the help of all command
 
 DEFAULT_ROOT = "runs"  # Folder of studies and their shared store.
 STORE = "store"  # Folder with the states, results and jobs of all studies of a root.
-STATES, FINETUNES, OVERLAPS = "states", "finetunes", "overlaps"  # Folders of a store.
+OVERLAPS = "overlaps"  # Folder of a store.
 BUILTIN = "builtin-"  # Beginning of the names of folders of built-in tasks.
 MANIFEST = "manifest.json"
 CARD = "README.md"
@@ -315,10 +314,6 @@ class Store:
     def walk(self, kind: ArtifactType) -> set[str]:
         """Return the names of all complete artifacts of a kind."""
         return complete_names(self.path / kind.place)
-
-    def remove(self, kind: ArtifactType, name: str) -> None:
-        """Delete an artifact, which is no longer complete midway."""
-        remove(self.folder(kind, name))
 
     def with_ancestors(self, known: Iterable[Key]) -> set[Key]:
         """Return artifacts with all that they were made from, as far as the store has them."""

@@ -22,7 +22,7 @@ from biphasic.execution.scheduler import RetryPolicy, Scheduler
 from biphasic.model.compute.device import compute_threads, computing_on, visible_devices
 from biphasic.progress import progress_bar, say_on
 from biphasic.records import Convention
-from biphasic.store import FINETUNES, RESULT, is_complete, read_result_record, result_folder
+from biphasic.store import RESULT, is_complete, read_result_record, result_folder
 from biphasic.study.gc.pins import record_pin
 from biphasic.study.inputs.tasks import PlannedTask, few_steps
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
@@ -119,7 +119,7 @@ def summarise(
     console: Console,
 ) -> Evaluation:
     """Read and verify the results of a task's runs, and estimate its score in percent points."""
-    metric, folder = task.info.metric, planned.store / FINETUNES
+    metric, folder = task.info.metric, planned.store / RESULT.place
     for run in runs:
         RESULT.open(folder / run.id, identity=run.id).verify()
     results = tuple(read_result_record(folder / run.id) for run in runs)

@@ -31,7 +31,7 @@ from biphasic.facts import KindFacts
 from biphasic.files import read_json, write_text
 from biphasic.model.loading.directions import is_open
 from biphasic.records import objectives_of
-from biphasic.store import CARD, FINETUNES
+from biphasic.store import CARD, RESULT
 from biphasic.tasks.finetuned import HeadRecord
 from biphasic.tasks.kinds.kind import TaskKind
 from biphasic.tasks.kinds.registry import KINDS
@@ -92,7 +92,7 @@ def write_export_card(folder: Path, export: Export) -> None:
     scores = []
     if source.state is not None:
         store = source.folder.resolve().parent.parent
-        of_state, left_out = scores_of_state(store / FINETUNES, source.state.identity)
+        of_state, left_out = scores_of_state(store / RESULT.place, source.state.identity)
         scores = [_mean_score(score) for score in of_state]
         trained = training_facts(source.state, of_state, store=store, tokenizer=source.tokenizer)
         is_tuned = any(score.results[0].facts.is_trained for score in of_state)

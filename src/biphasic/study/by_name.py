@@ -7,7 +7,7 @@ from pathlib import Path
 
 from biphasic.files import partial_path
 from biphasic.locks import Say
-from biphasic.store import STATES, is_trained
+from biphasic.store import STATE, is_trained
 
 BY_NAME = "by-name"
 SHORT_IDENTITY = 12
@@ -22,7 +22,7 @@ def readable_name(recipe: str, identity: str) -> str:
 def link_states(store: Path, study: str, states: Mapping[str, str], *, say: Say) -> None:
     """Let a name lead to each finished state; say so if the file system has no links."""
     for name, identity in states.items():
-        link, target = store / STATES / BY_NAME / study / name, Path("../..", identity)
+        link, target = store / STATE.place / BY_NAME / study / name, Path("../..", identity)
         # A link that is a folder is of a copy of the store, made by a program that follows links.
         leads_there = link.readlink() == target if link.is_symlink() else link.exists()
         if leads_there or not is_trained(store, identity):
@@ -38,7 +38,7 @@ def link_states(store: Path, study: str, states: Mapping[str, str], *, say: Say)
 
 def drop_dangling(store: Path) -> None:
     """Delete the links to states that are gone, and folders without links."""
-    for folder in sorted((store / STATES / BY_NAME).glob("*")):
+    for folder in sorted((store / STATE.place / BY_NAME).glob("*")):
         for link in folder.iterdir():
             if link.is_symlink() and not link.exists():
                 link.unlink()

@@ -205,6 +205,8 @@ def test_other_examples_rename_fine_tunings(plan, tmp_path, make_task):
 def finish(folder):
     with complete_folder(folder, identity=folder.name) as partial:
         (partial / "content").write_text("content")
+        for record in ("state.json", "result.json"):
+            (partial / record).write_text("{}")
 
 
 def test_only_incomplete_work_is_missing(plan):

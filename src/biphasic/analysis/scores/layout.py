@@ -47,7 +47,7 @@ from biphasic.analysis.text import listing
 from biphasic.errors import CheckpointError, DataError, is_system_fault, reading
 from biphasic.files import digest, is_file, is_folder, read_json_object
 from biphasic.records import STUDY, Convention, ResultRecord
-from biphasic.store import FINETUNES, STORE, is_complete, read_result_record, result_folder
+from biphasic.store import RESULT, STORE, is_complete, read_result_record, result_folder
 
 RESULTS = "results.json"
 RUN_FOLDER = "MODEL/TASK/DATASET/[TRAINSET_]lrX_sdS"
@@ -112,7 +112,7 @@ def read_results(folder: Path, choice: DatasetChoice) -> Results:
     folder = folder.resolve()
     if not is_file(folder / STUDY):
         for store in (folder, folder / STORE):
-            if is_folder(store / FINETUNES):
+            if is_folder(store / RESULT.place):
                 return read_store(store, choice)
         has_layout = not folder.is_dir() or next(folder.rglob(RESULTS), None) is not None
         others = None if has_layout else read_others(folder, choice)

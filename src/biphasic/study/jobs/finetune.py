@@ -22,7 +22,7 @@ from biphasic.locks import lock_work
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.loading.hub import check_model
 from biphasic.records import ResultRecord
-from biphasic.store import FINETUNES, is_complete, read_result_record, result_folder, state_folder
+from biphasic.store import RESULT, is_complete, read_result_record, result_folder, state_folder
 from biphasic.study.jobs.train import check_state
 from biphasic.tasks.folder import load_task, read_description
 from biphasic.tasks.kinds.registry import KINDS
@@ -128,7 +128,7 @@ class FinetuneJob(Job):
                 for index, scored, results in self._fit(points, report, keep=keep):
                     for task, result in zip(scored, results, strict=True):
                         run = task.runs[index]
-                        remove_partials(self.store / FINETUNES, run.id)
+                        remove_partials(self.store / RESULT.place, run.id)
                         write_result(self._folder(run), *result)
                 points = self._missing()  # beyond the grid, if validation chose its end
 

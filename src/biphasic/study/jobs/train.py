@@ -14,7 +14,7 @@ from biphasic.errors import DoneElsewhereError, StudyError
 from biphasic.execution.job import Job, Progress, Report, ShouldStop, never, while_held
 from biphasic.files import remove_partials, write_json
 from biphasic.locks import lock_work
-from biphasic.store import STATES, is_trained, state_folder
+from biphasic.store import STATE, is_trained, state_folder
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
@@ -104,7 +104,7 @@ class TrainJob(Job):
             report(Progress(done, self.end - self.start, text, note=note))
 
         if ranks.is_first:
-            remove_partials(self.store / STATES, self.id)
+            remove_partials(self.store / STATE.place, self.id)
             # Descriptions of corpora outside of the store, for model cards.
             for corpus in (data.corpus, *data.corpora.values()):
                 path = self.store / TEXTS / f"{corpus.content_hash}.json"

@@ -18,7 +18,7 @@ from biphasic.locks import wait_for_work
 from biphasic.model.loading.hub import LocalModel
 from biphasic.numerics import running_code
 from biphasic.records import ZERO_SHOT_SEED, ResultRecord
-from biphasic.store import FINETUNES, is_complete, result_folder
+from biphasic.store import RESULT, is_complete, result_folder
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.plan.finetuning import task_determinants
 from biphasic.tasks.baselines import BASELINES_VERSION, DRAWS, TRAINED, Setting
@@ -110,7 +110,7 @@ class PlannedBaseline:
             code=running_code("finetuning"),
             about=facts_to_record(self.task.info.kind, kind.facts),
         )
-        remove_partials(store / FINETUNES, self.id)
+        remove_partials(store / RESULT.place, self.id)
         write_result(result_folder(store, self.id), record, scores)
 
 

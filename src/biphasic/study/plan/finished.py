@@ -15,9 +15,9 @@ from biphasic.locks import Say, lock_cleaning, refuse_running_work
 from biphasic.numerics import is_other_code
 from biphasic.plugins import references_in, shown, without_code
 from biphasic.store import (
-    FINETUNES,
-    STATES,
-    complete_names,
+    RESULT,
+    STATE,
+    Store,
     is_complete,
     is_trained,
     read_result_record,
@@ -47,8 +47,8 @@ class Finished:
     @classmethod
     def of(cls, plan: Plan) -> Finished:
         """List the finished work of a plan's store."""
-        places = (plan.store / kind for kind in (STATES, FINETUNES))
-        return cls(plan, *(frozenset(complete_names(place)) for place in places))
+        walked = (Store(plan.store).walk(kind) for kind in (STATE, RESULT))
+        return cls(plan, *map(frozenset, walked))
 
     def missing_segments(self) -> list[Segment]:
         """Return the segments whose state is missing and is evaluated, or leads to such a one."""
@@ -160,7 +160,7 @@ def _unplanned_states(plan: Plan) -> dict[str, tuple[str, dict[str, Any]]]:
     # Recipes with other code of a plugin have the same key, so each state is with its own recipe.
     planned = {segment.id for segment in plan.segments}
     names: dict[str, tuple[str, dict[str, Any]]] = {}
-    for path in sorted((plan.store / STATES).glob("*/state.json")):
+    for path in sorted((plan.store / STATE.place).glob("*/state.json")):
         name = path.parent.name
         if name in planned or not is_complete(path.parent):
             continue
@@ -228,7 +228,7 @@ class OtherCode:
     def delete(self, *, say: Say) -> None:
         """Delete them, and all results of these states."""
         say(f"deleting what other code made: {self}")
-        finetunes = self.store / FINETUNES
+        finetunes = self.store / RESULT.place
         with lock_cleaning(self.store) as cleaner:
             refuse_running_work(self.store, say=say)
             results = dict.fromkeys([*self.results, *_results_of(finetunes, self.states)])

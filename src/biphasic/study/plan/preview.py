@@ -34,7 +34,7 @@ from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import canonical_json, digest, read_json
 from biphasic.model.loading.hub import LocalModel, find_model
 from biphasic.plugins import references_in, shown
-from biphasic.store import STATES, complete_names, is_complete
+from biphasic.store import STATE, Store, is_complete
 from biphasic.study.inputs.corpus import (
     locate_corpus,
     phase_corpora,
@@ -70,7 +70,7 @@ def preview_study(study: Study) -> Plan:
     tasks = resolver.look(study.config.tasks, assumed=assumed, problems=problems)
     if problems:
         raise DataError("; ".join(problems))
-    known = complete_names(study.store / STATES)
+    known = Store(study.store).walk(STATE)
     return plan_study(
         study, fingerprint, tasks, encoders=encoders, known=known, assumed=tuple(assumed)
     )

@@ -18,16 +18,7 @@ from biphasic.locks import Say
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.plugins import keep_files
 from biphasic.progress import progress_bar, say_on
-from biphasic.store import (
-    FINETUNES,
-    RESULT,
-    STATE,
-    STATES,
-    Store,
-    complete_names,
-    is_trained,
-    state_folder,
-)
+from biphasic.store import RESULT, STATE, Store, is_trained, state_folder
 from biphasic.study.inputs.corpus import DataPaths, locate_corpus, prepare_corpus
 from biphasic.study.inputs.overlaps import count_overlaps
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver
@@ -56,7 +47,7 @@ class PreparedStudy:
     def compute_baselines(self, *, console: Console) -> None:
         """Compute the floors and references without results in the store."""
         store = self.study.store
-        known = complete_names(store / FINETUNES)
+        known = Store(store).walk(RESULT)
         if missing := [one for one in self.plan.baselines if one.id not in known]:
             with progress_bar(console, "computing floors and references"):
                 compute_baselines(missing, store, self.paths.tokenizer)
@@ -99,7 +90,7 @@ def prepare_study(study: Study, *, console: Console, fresh: bool = False) -> Pre
         prepare_corpus(settings, corpus, store, console=console, recipes=recipes)
 
     def plan() -> Plan:
-        known = complete_names(store / STATES)
+        known = Store(store).walk(STATE)
         fingerprint = data.fingerprint if data else NO_CORPUS
         return plan_study(study, fingerprint, tasks, encoders=encoders, known=known)
 

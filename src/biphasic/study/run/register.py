@@ -27,7 +27,7 @@ from biphasic.registration import (
     write_registration,
 )
 from biphasic.shown import Shown
-from biphasic.store import FINETUNES, complete_names, read_result_record
+from biphasic.store import RESULT, Store, complete_names, read_result_record
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
 from biphasic.study.run.prepare import prepare_study
@@ -125,10 +125,10 @@ def _existing_scores(plan: Plan, known: Sequence[RegistrationRecord]) -> list[st
     """Return the stored results, of any study, of states planned now or registered before."""
     states = {point.state for point in plan.points}
     states |= {arm["state"] for one in known for arm in one.fixed["arms"].values()}
-    planned, results = set(plan.run_ids()), plan.store / FINETUNES
+    planned, results = set(plan.run_ids()), plan.store / RESULT.place
     return [
         name
-        for name in sorted(complete_names(results))
+        for name in sorted(Store(plan.store).walk(RESULT))
         if name in planned or read_result_record(results / name).state in states
     ]
 
