@@ -203,7 +203,7 @@ def test_other_examples_rename_fine_tunings(plan, tmp_path, make_task):
 
 
 def finish(folder):
-    with complete_folder(folder, identity=folder.name) as partial:
+    with complete_folder(folder, identity=folder.name, id=folder.name) as partial:
         (partial / "content").write_text("content")
         for record in ("state.json", "result.json"):
             (partial / record).write_text("{}")
