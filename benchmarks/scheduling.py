@@ -36,8 +36,8 @@ from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.run.jobs import WORKER, load_job
-from biphasic.study.run.run import Monitor
 from biphasic.study.run.prepare import missing_work
+from biphasic.study.run.run import Monitor
 from biphasic.study.spec.load import load_study
 from biphasic.study.study import Study
 from biphasic.tasks.protocol import FinetuneProtocol
