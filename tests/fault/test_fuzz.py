@@ -49,7 +49,7 @@ from biphasic.model.loading.build import architecture_config, load_encoder, new_
 from biphasic.model.loading.hub import fetch_model
 from biphasic.model.shape import PRESETS
 from biphasic.records import StateRecord
-from biphasic.store import MANIFEST, file_entries, seal_folder
+from biphasic.store import MANIFEST, STATE, file_entries, seal_folder
 from biphasic.study.spec.load import load_study
 from biphasic.study.study import Study
 from biphasic.tasks.embedding import Choices, embedding_settings
@@ -725,10 +725,12 @@ def test_a_head_has_an_output_for_each_label(tmp_path, kind, change):
 @pytest.mark.parametrize("name", ["../x", "/etc/hosts", "a/../../x", "x" * 300, "a\0b"])
 def test_a_manifest_names_files_of_its_folder_alone(tmp_path, name):
     (tmp_path / "x").write_text("x")
+    entry = file_entries(tmp_path, [tmp_path / "x"])["x"]
     folder = tmp_path / "state"
     folder.mkdir()
+    (folder / "state.json").write_text("x")
     (folder / MANIFEST).write_text(
-        json.dumps({"files": {name: file_entries(tmp_path, [tmp_path / "x"])["x"]}})
+        json.dumps({"files": dict.fromkeys((name, "state.json"), entry), STATE.identity: IDENTITY})
     )
     with pytest.raises(CheckpointError, match=r"names .* not in its folder|missing"):
         load_state(folder, identity=IDENTITY)

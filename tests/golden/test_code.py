@@ -34,6 +34,7 @@ OTHER_FILES = {
         "numerics.py",
         "plugins.py",
         "records.py",
+        "shown.py",
         "store.py",
         "training/background.py",
         "training/compute.py",

@@ -247,7 +247,7 @@ class TestBadInput:
         ("options", "words"),
         [
             ({"format": "hff"}, r"format: unknown value 'hff' \(did you mean 'hf'\?\)"),
-            ({"precision": "fp16"}, "precision: 'fp16'; give fp32 or bf16"),
+            ({"precision": "fp16"}, "precision: unknown value 'fp16'; give fp32 or bf16"),
             ({"max_shard_size": "lots"}, "max_shard_size: 'lots' is not a size"),
             ({"format": "onnx", "precision": "bf16"}, "not supported for ONNX"),
         ],

@@ -515,7 +515,7 @@ def test_inputs_that_a_model_cannot_read_are_refused(plain_model, tmp_path, task
         evaluate(plain_model, task, protocol={"max_seqlen": 65}, **settings)
     with pytest.raises(ConfigError, match="workers: 0; give 1 or more"):
         evaluate(plain_model, task, workers=0, **settings)
-    with pytest.raises(ConfigError, match=r"convention.*did you mean 'paper'"):
+    with pytest.raises(ConfigError, match=r"convention: .*'papers'; give standard or paper"):
         evaluate(plain_model, task, convention="papers", **settings)
     with pytest.raises(ConfigError, match="given more than once"):
         evaluate(plain_model, task, **{**settings, "seeds": [0, 0]})

@@ -115,7 +115,7 @@ def watched(items, folder, *, num_segments=1, num_slots=1):
 
 def test_the_record_has_the_result_of_each_job(tmp_path, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("biphasic.study.run.monitor.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("biphasic.study.run.run.time.monotonic", lambda: now[0])
     trunk, branch = item("trunk", cost=10), item("branch", cost=30, needs="trunk")
     other, leaf = item("other", cost=20, slots=2), item("leaf", needs="other")
     items = [trunk, branch, other, leaf]
@@ -161,7 +161,7 @@ def test_the_record_has_the_result_of_each_job(tmp_path, monkeypatch):
 
 def test_time_in_the_queue_of_a_cluster_does_not_count(tmp_path, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("biphasic.study.run.monitor.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("biphasic.study.run.run.time.monotonic", lambda: now[0])
     monitor, _ = watched([item("a")], tmp_path)
     with monitor:
         monitor.started(item("a"))
@@ -198,7 +198,7 @@ def test_a_record_that_cannot_be_written_ends_nothing(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("biphasic.study.run.monitor.write_progress", full)
+    monkeypatch.setattr("biphasic.study.run.run.write_progress", full)
     only = item("only")
     monitor, printed = watched([only], tmp_path)
     with monitor:

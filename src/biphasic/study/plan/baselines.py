@@ -118,7 +118,7 @@ def plan_baselines(
     tasks: Sequence[PlannedTask], vectors: Mapping[str, Vectors | None], seeds: Collection[int]
 ) -> Iterator[PlannedBaseline]:
     """Yield the baselines of tasks; `vectors` are by arm, `seeds` those of the fine-tunings."""
-    first = {one: arm for arm, one in reversed(vectors.items()) if one}
+    first = {one: arm for arm, one in reversed([*vectors.items()]) if one}
     named = {
         RANDOM_VECTORS if len(first) == 1 else f"{RANDOM_VECTORS}:{arm}": one
         for one, arm in reversed(first.items())
