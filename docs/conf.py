@@ -116,6 +116,8 @@ def _link_below(_: Sphinx, page: str, source: list[str]) -> None:
     up = "../" * page.count("/")
     here, there = (rf"{up}docs/", up) if is_beside else (rf"{up}\.\./({_NAMES})/", rf"{up}\1/")
     source[0] = re.sub(rf"\]\({here}", rf"]({there}", source[0])
+    if is_beside:  # study files, which the copies are one folder further from
+        source[0] = source[0].replace(f"]({up}studies/", f"]({up}../studies/")
 
 
 def _join_streams(_: Sphinx, tree: nodes.document) -> None:
