@@ -1,4 +1,4 @@
-"""Runs the pilot and the study of this folder, one pretraining seed after another.
+"""Runs the pilot and the study of this folder, one pretraining seed after another, in two parts.
 
 Usage, from the repository: .venv/bin/python evidence/again/run.py; run it again to resume.
 """
@@ -55,18 +55,25 @@ def with_rates() -> None:
         file.write("\n".join([*lines, ""]))
 
 
-def block(seed: int) -> Path:
-    """Write the study with one pretraining seed and without questions; its results are the same."""
-    study = read(STUDY)
-    study["name"] = f"{study['name']}-{seed}"
-    del study["questions"]
-    for arm in study["arms"]:
-        arm["axes"]["recipe.seed"] = [seed]
+def block(path: Path, seed: int, part: str) -> Path:
+    """Write one pretraining seed of a study without questions; its results are the same.
+
+    The part `mlm` has the untrained arm and MLM, the part `clm` the two arms that share CLM.
+    """
+    study = read(path)
+    study["name"] = f"{study['name']}-{seed}-{part}"
+    study.pop("questions", None)
+    untrained, shares = study["arms"]
+    untrained["axes"]["recipe.seed"] = shares["axes"]["recipe.seed"] = [seed]
+    shares["axes"]["phases.0.share"] = [0] if part == "mlm" else [0.5, 1]
+    study["arms"] = [untrained, shares] if part == "mlm" else [shares]
     for rate in study["tuned_rates"]:
-        rate["arms"] = [name for name in rate["arms"] if name.endswith(f"-seed{seed}")]
-    path = HERE / f"{study['name']}.yaml"
-    path.write_text(yaml.safe_dump(study, sort_keys=False), encoding="utf-8")
-    return path
+        ours = [name for name in rate["arms"] if name.endswith(f"-seed{seed}")]
+        rate["arms"] = [name for name in ours if name.startswith(f"nano-{part}")]
+    study["tuned_rates"] = [rate for rate in study["tuned_rates"] if rate["arms"]]
+    block = HERE / f"{study['name']}.yaml"
+    block.write_text(yaml.safe_dump(study, sort_keys=False), encoding="utf-8")
+    return block
 
 
 def pack(name: str) -> None:
@@ -95,7 +102,7 @@ def pack(name: str) -> None:
 
 
 def main() -> None:
-    """Tune, register, and run the pilot, each seed, and the whole study."""
+    """Tune, register, and run the pilot and the study, each in parts and then whole."""
     if "tuned_rates" not in read(PILOT):
         rates = ("--rates", "2.5e-3,5e-3,1e-2")
         biphasic("tune", str(PILOT), "--by", "arm", *rates, "--share", "0.1", "--workers", "1")
@@ -103,13 +110,13 @@ def main() -> None:
     biphasic(
         "register", str(STUDY), "--markdown"
     )  # an amendment if a rate is not the registered one
-    biphasic("run", str(PILOT), "--workers", "1", "--quiet")
-    pack("again-pilot")
-    for seed in runs_of(read(STUDY)):
-        path = block(seed)
-        biphasic("run", str(path), "--workers", "1", "--quiet")
-        pack(path.stem)
-    biphasic("run", str(STUDY), "--workers", "1")
+    for path in (PILOT, STUDY):
+        for seed in runs_of(read(path)):
+            for part in ("mlm", "clm"):
+                one = block(path, seed, part)
+                biphasic("run", str(one), "--workers", "1", "--quiet")
+                pack(one.stem)
+        biphasic("run", str(path), "--workers", "1")
 
 
 if __name__ == "__main__":
