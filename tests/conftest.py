@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 from mini_study import Cli, copy_root, finished_study, restore_root, stamps
 from warm import draw_nothing, forking, probe_nothing, render_nothing

@@ -15,6 +15,8 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent / "support"))
+
 from families import FAMILIES, PADDED_ONLY, RECORDS, REFUSED, Column
 
 ROOT = Path(__file__).parents[1]

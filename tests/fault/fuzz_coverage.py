@@ -17,7 +17,7 @@ from pathlib import Path
 
 import atheris
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+sys.path[:0] = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).parent)]
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.fsync = lambda _: None
 

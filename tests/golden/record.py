@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from biphasic.files import read_json, write_json
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what tests share
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from golden_runs import RUNS
 
 

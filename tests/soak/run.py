@@ -26,6 +26,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+
 from soak.disk import can_mount
 from soak.faults import FAULTS, Fault, FaultError, Trial
 from soak.subjects import Subject, make_subjects, soaking

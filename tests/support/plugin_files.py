@@ -7,7 +7,7 @@ from pathlib import Path
 
 from biphasic import plugin_code
 
-_DOCS = Path(__file__).parents[1] / "docs"
+_DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (_DOCS / "plugins.md").read_text("utf-8")
 """The page of plugins."""
 _TUTORIAL = _DOCS / "tutorials/new-objective.md"
