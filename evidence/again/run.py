@@ -1,4 +1,4 @@
-"""Runs the pilot and the study of this folder, one pretraining seed after another, in two parts.
+"""Runs the pilot and the study of this folder, one pretraining seed after another.
 
 Usage, from the repository: .venv/bin/python evidence/again/run.py; run it again to resume.
 """
@@ -21,6 +21,13 @@ HERE = Path(__file__).parent
 ROOT = Path("runs")
 BIPHASIC = Path(sys.executable).with_name("biphasic")
 PILOT, STUDY = HERE / "pilot.yaml", HERE / "again.yaml"
+# Parts of a pretraining seed: the share of CLM, and the name of the arm. The tuned rates
+# differ, so no part has steps of another.
+PARTS = {
+    "mlm": (0, "nano-mlm40-2400"),
+    "then": (0.5, "nano-clm-1200-mlm40-2400"),
+    "clm": (1, "nano-clm-2400"),
+}
 
 
 def biphasic(*arguments: str) -> None:
@@ -58,18 +65,17 @@ def with_rates() -> None:
 def block(path: Path, seed: int, part: str) -> Path:
     """Write one pretraining seed of a study without questions; its results are the same.
 
-    The part `mlm` has the untrained arm and MLM, the part `clm` the two arms that share CLM.
+    The part `mlm` has the untrained arm, too.
     """
-    study = read(path)
+    study, (share, name) = read(path), PARTS[part]
     study["name"] = f"{study['name']}-{seed}-{part}"
     study.pop("questions", None)
     untrained, shares = study["arms"]
     untrained["axes"]["recipe.seed"] = shares["axes"]["recipe.seed"] = [seed]
-    shares["axes"]["phases.0.share"] = [0] if part == "mlm" else [0.5, 1]
+    shares["axes"]["phases.0.share"] = [share]
     study["arms"] = [untrained, shares] if part == "mlm" else [shares]
     for rate in study["tuned_rates"]:
-        ours = [name for name in rate["arms"] if name.endswith(f"-seed{seed}")]
-        rate["arms"] = [name for name in ours if name.startswith(f"nano-{part}")]
+        rate["arms"] = [arm for arm in rate["arms"] if arm == f"{name}-seed{seed}"]
     study["tuned_rates"] = [rate for rate in study["tuned_rates"] if rate["arms"]]
     block = HERE / f"{study['name']}.yaml"
     block.write_text(yaml.safe_dump(study, sort_keys=False), encoding="utf-8")
@@ -112,7 +118,7 @@ def main() -> None:
     )  # an amendment if a rate is not the registered one
     for path in (PILOT, STUDY):
         for seed in runs_of(read(path)):
-            for part in ("mlm", "clm"):
+            for part in PARTS:
                 one = block(path, seed, part)
                 biphasic("run", str(one), "--workers", "1", "--quiet")
                 pack(one.stem)
