@@ -1,13 +1,11 @@
-"""Progress of running jobs: bars on a terminal, lines elsewhere, and an estimate of the end."""
+"""Progress of running jobs: bars on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import TaskID
@@ -15,6 +13,7 @@ from rich.progress import TaskID
 from biphasic.amounts import speed
 from biphasic.errors import LockHeldError, StoppedError, visible
 from biphasic.execution.job import Progress, Report, RequeuedError, WorkItem
+from biphasic.execution.pace import Pace
 from biphasic.progress import Bars, end_expected, progress_bar, say_on, task_text
 
 _MOST_NAMED = 4  # running jobs that a line describes
@@ -70,9 +69,7 @@ class StudyDisplay:
 
     def ended(self, item: WorkItem, error: BaseException | None, *, elsewhere: bool) -> None:
         """Replace a job's bar with a line."""
-        seconds = self.pace.stopped(item)
-        if error is None:
-            self.pace.done(item, None if elsewhere else seconds)
+        self.pace.stopped(item, is_done=error is None, is_example=not elsewhere)
         with self._lock:
             self._remove(item.id)
             self._bars.advance(self._all)
@@ -147,107 +144,3 @@ def job_bar(console: Console, label: str) -> Iterator[Report]:
                 say_on(console)(progress.note)
 
         yield forward
-
-
-@dataclass
-class _Running:
-    """A job since its first progress report; a resumed job may start at a later step."""
-
-    began: float
-    first: float
-    share: float
-
-
-class Pace:
-    """Estimates time from operations, at the speed of jobs of the same kind, else of all jobs."""
-
-    def __init__(self, items: Iterable[WorkItem], *, num_slots: int) -> None:
-        """Prepare for the remaining jobs."""
-        self._items = {item.id: item for item in items}
-        self._num_slots = num_slots
-        self._is_counted = {
-            kind: all(item.cost for item in self._items.values() if item.kind == kind)
-            for kind in {item.kind for item in self._items.values()}
-        }
-        self._began: dict[str, float] = {}
-        self._running: dict[str, _Running] = {}
-        self._left = dict(self._items)
-        self._spent = 0.0  # device-seconds of the jobs that have stopped
-        # Device-seconds and amounts of the jobs that have ended, by kind.
-        self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._amounts: defaultdict[str, float] = defaultdict(float)
-        self._lock = threading.Lock()
-
-    def started(self, item: WorkItem) -> None:
-        """Record that a job was submitted to the executor."""
-        with self._lock:
-            self._began[item.id] = time.monotonic()
-
-    def progress(self, job_id: str, share: float) -> None:
-        """Record a job's progress as a share in [0, 1]."""
-        with self._lock:
-            running = self._running.setdefault(job_id, _Running(time.monotonic(), share, share))
-            running.share = share
-
-    def stopped(self, item: WorkItem) -> float:
-        """Record that a job stopped; return its running time in seconds."""
-        with self._lock:
-            self._running.pop(item.id, None)
-            began = self._began.pop(item.id, None)
-            seconds = 0.0 if began is None else time.monotonic() - began
-            self._spent += seconds * item.num_slots
-        return seconds
-
-    def seconds_spent(self) -> float:
-        """Return the device-seconds of all jobs so far, whether they succeeded or not."""
-        with self._lock:
-            now, began = time.monotonic(), self._began.items()
-            return self._spent + sum((now - at) * self._items[job].num_slots for job, at in began)
-
-    def done(self, item: WorkItem, seconds: float | None) -> None:
-        """Record that a job is done, with its seconds; None if they are not representative."""
-        with self._lock:
-            self._left.pop(item.id, None)
-            if seconds is not None:
-                self._seconds[item.kind] += seconds * item.num_slots
-                self._amounts[item.kind] += self._amount(item)
-
-    def seconds_left(self) -> tuple[float, float] | None:
-        """Return the device-seconds left, and the seconds until the end; None if not known yet."""
-        with self._lock:
-            speeds = self._seconds_per_amount()
-            left: dict[str, float] = {}
-            for item in self._left.values():
-                if (speed := speeds.get(item.kind)) is None:
-                    return None
-                running = self._running.get(item.id)
-                left[item.id] = self._amount(item) * (1.0 - (running.share if running else 0.0))
-                left[item.id] *= speed
-        total = sum(left.values())
-        paths: dict[str, float] = {}  # seconds of chains of dependent jobs
-        for item in self._items.values():  # dependencies come first
-            seconds = left.get(item.id, 0.0) / item.num_slots
-            paths[item.id] = seconds + paths.get(item.needs or "", 0.0)
-        return total, max(total / self._num_slots, *paths.values(), 0.0)
-
-    def _amount(self, item: WorkItem) -> float:
-        """Return the operations of a job; 1 unless known for all jobs of its kind."""
-        return item.cost if self._is_counted[item.kind] else 1.0
-
-    def _seconds_per_amount(self) -> dict[str, float]:
-        """Return, by kind, the device-seconds per operation, where known."""
-        now = time.monotonic()
-        seconds, amounts = self._seconds.copy(), self._amounts.copy()
-        for identity, running in self._running.items():
-            item = self._items[identity]
-            if running.share > running.first:
-                seconds[item.kind] += (now - running.began) * item.num_slots
-                amounts[item.kind] += self._amount(item) * (running.share - running.first)
-        speeds = {kind: seconds[kind] / amount for kind, amount in amounts.items() if amount}
-        counted = [kind for kind in speeds if self._is_counted[kind]]
-        if counted:  # other kinds use the speed of all known ones
-            known = sum(seconds[kind] for kind in counted) / sum(amounts[kind] for kind in counted)
-            for kind, is_counted in self._is_counted.items():
-                if is_counted:
-                    speeds.setdefault(kind, known)
-        return speeds

@@ -2,14 +2,14 @@
 
 import pytest
 
-from biphasic.execution.display import Pace
+from biphasic.execution.pace import Pace
 from trivial_jobs import item
 
 
 @pytest.fixture
 def now(monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr("biphasic.execution.display.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("biphasic.execution.pace.time.monotonic", lambda: clock[0])
     return clock
 
 
@@ -33,8 +33,8 @@ def test_speed_is_estimated_from_running_jobs(now):
     pace.progress("a", 0.75)
     # A quarter of 10 units in 10 s: 4 s each. 2.5 + 20 are left, and 5 of a kind without example.
     assert pace.seconds_left() == (pytest.approx(110.0), pytest.approx(110.0))
-    assert pace.stopped(a) == pytest.approx(70.0)
-    pace.done(a, 70.0)
+    pace.stopped(a, is_done=True)
+    assert pace.seconds_spent() == pytest.approx(70.0)
     # 7 s for each unit, the start of the process included.
     assert pace.seconds_left() == (pytest.approx(175.0), pytest.approx(175.0))
 
@@ -45,24 +45,25 @@ def test_the_end_waits_for_the_longest_chain(now):
     pace = Pace([first, second, other, wide], num_slots=2)
     pace.started(other)
     now[0] += 4
-    pace.done(other, pace.stopped(other))
+    pace.stopped(other, is_done=True)
     # 60 units on two slots are 30 s, but the chain takes 40.
     assert pace.seconds_left() == (pytest.approx(60.0), pytest.approx(40.0))
 
 
 def test_jobs_count_where_operations_are_not_known(now):
     items = [item("a", cost=0.0), item("b", cost=7.0), item("c", kind="finetune", cost=9.0)]
-    pace = Pace(items[:2], num_slots=1)
-    pace.done(items[0], 10.0)
-    assert pace.seconds_left() == (pytest.approx(10.0), pytest.approx(10.0))
     # No speed of one kind says anything of the other then.
-    pace = Pace(items, num_slots=1)
-    pace.done(items[0], 10.0)
-    assert pace.seconds_left() is None
+    for given, seconds in ((items[:2], pytest.approx((10.0, 10.0))), (items, None)):
+        pace = Pace(given, num_slots=1)
+        pace.started(items[0])
+        now[0] += 10
+        pace.stopped(items[0], is_done=True)
+        assert pace.seconds_left() == seconds
 
 
-def test_jobs_of_other_processes_do_not_affect_the_speed(now):
+def test_jobs_of_other_processes_do_not_affect_the_speed():
     a, b = item("a"), item("b")
     pace = Pace([a, b], num_slots=1)
-    pace.done(a, None)
+    pace.started(a)
+    pace.stopped(a, is_done=True, is_example=False)
     assert pace.seconds_left() is None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 
 from biphasic.analysis.report import report_damage
 from biphasic.errors import CheckpointError
 from biphasic.execution.job import dependents, with_dependents
+from biphasic.execution.pace import Speeds
 from biphasic.store import (
     RESULT,
     STATE,
@@ -38,9 +39,7 @@ def status_at_rest(study: Study, notes: Sequence[str]) -> StudyStatus:
     failures = tuple(job for job in (last.failures if last else ()) if job.id in left_over)
     counts = _counts(waiting, done, [job.id for job in failures])
     notes = [*notes, *_damage(done, finished)]
-    kinds = _training(finished), _finetuning(finished)
-    left = [kind.seconds_left for kind in kinds]
-    known = [seconds for seconds in left if seconds is not None]
+    speeds, left = _times(finished)
     return StudyStatus(
         study=study.config.name,
         folder=study.folder,
@@ -49,8 +48,8 @@ def status_at_rest(study: Study, notes: Sequence[str]) -> StudyStatus:
         counts=counts,
         failures=failures,
         by_arm=progress_by_arm(plan.jobs_by_arm(), done.__contains__),
-        device_seconds_spent=sum(kind.seconds for kind in kinds),
-        device_seconds_left=sum(known) if len(known) == len(left) else None,
+        device_seconds_spent=speeds.seconds,
+        device_seconds_left=left,
         notes=(*notes, *(f"assumed: {sentence}" for sentence in plan.assumed)),
     )
 
@@ -88,44 +87,22 @@ def _counts(waiting: Mapping[str, list[str]], done: Set[str], failed: list[str])
     )
 
 
-@dataclass
-class _Kind:
-    """Jobs of one kind: seconds and operations done, operations left."""
-
-    # Jobs that are left are assumed to have the speed, in operations, of finished ones of their
-    # kind.
-
-    seconds: float = 0.0
-    done: float = 0.0
-    left: float = 0.0
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Estimate at the speed of finished jobs; None if unknown."""
-        if not self.left:
-            return 0.0
-        return self.seconds / self.done * self.left if self.seconds and self.done else None
-
-
-def _training(finished: Finished) -> _Kind:
-    kind, plan = _Kind(), finished.plan
+def _times(finished: Finished) -> tuple[Speeds, float | None]:
+    """Return the speeds of finished jobs, and the device-seconds left; None if not known."""
+    plan, flops = finished.plan, group_flops(finished.plan)
+    costs = {segment.id: segment_cost(segment) for segment in plan.segments}
+    # If operations are unknown, steps and trainings: those of one study cost about the same.
+    unknown = {"train": not all(cost.flops for cost in costs.values())}
+    unknown["finetune"] = not all(flops.values())
+    speeds, left = Speeds(kind for kind in unknown if unknown[kind]), defaultdict[str, float](float)
     missing = {segment.id for segment in finished.missing_segments()}
-    for segment in plan.segments:
-        cost = segment_cost(segment)
-        # Steps if operations are unknown: steps of one study cost about the same.
+    for identity, cost in costs.items():
         amount = float(cost.flops or cost.steps)
-        if segment.id in finished.states:
-            state = read_state_record(state_folder(plan.store, segment.id), identity=segment.id)
-            kind.seconds += state.seconds * int(state.compute.get("processes", 1))
-            kind.done += amount
-        elif segment.id in missing:
-            kind.left += amount
-    return kind
-
-
-def _finetuning(finished: Finished) -> _Kind:
-    kind, plan = _Kind(), finished.plan
-    flops = group_flops(plan)
+        if identity in finished.states:
+            state = read_state_record(state_folder(plan.store, identity), identity=identity)
+            speeds.add("train", amount, state.seconds * int(state.compute.get("processes", 1)))
+        elif identity in missing:
+            left["train"] += amount
     for group in plan.groups:
         per_training = float(flops[group.id] or group.most) / group.most
         for runs in zip(*group.runs.values(), strict=True):  # of each scored task
@@ -133,8 +110,11 @@ def _finetuning(finished: Finished) -> _Kind:
             if finished.results.issuperset(names):
                 # Each result includes the shared training; scoring is short in comparison.
                 folders = (result_folder(plan.store, name) for name in names)
-                kind.seconds += max(read_result_record(folder).seconds for folder in folders)
-                kind.done += per_training
+                seconds = max(read_result_record(folder).seconds for folder in folders)
+                speeds.add("finetune", per_training, seconds)
             else:
-                kind.left += per_training
-    return kind
+                left["finetune"] += per_training
+    known = {kind: speeds.of(kind) for kind in left}
+    if None in known.values():
+        return speeds, None
+    return speeds, sum(amount * (known[kind] or 0.0) for kind, amount in left.items())
