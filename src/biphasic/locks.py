@@ -17,7 +17,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -26,7 +26,7 @@ from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
 
 from biphasic.amounts import rough_duration
 from biphasic.errors import PERMIT, DataError, LockedError, LockHeldError, StudyError
-from biphasic.files import PARTIAL, remove_partials_of
+from biphasic.files import PARTIAL, remove, remove_partials_of
 
 HEARTBEAT_SECONDS = 20.0  # seconds between heartbeats of an owner
 LEASE_SECONDS = 300.0  # seconds without a heartbeat after which another process takes the lock over
@@ -84,38 +84,75 @@ class Lock:
 
 
 @contextmanager
-def lock(path: Path, *, remedy: str = "", say: Say | None = None) -> Iterator[Lock]:
-    """Hold a lock while the block runs; fail if another process holds it.
+def hold(path: Path, *, wait: str = "", remedy: str = "", say: Say | None = None) -> Iterator[Lock]:
+    """Hold a lock while the block runs; if another process holds it, wait or fail.
 
-    If the owner has missed some heartbeats, wait for its next one or until its lease expires; `say`
-    then receives a message. `remedy` is an alternative to waiting.
+    `wait` says what the other process does, and `say` then names it; check again afterwards what is
+    finished. Without it, fail, unless the owner has missed some heartbeats: wait for its next one
+    or until its lease expires. `remedy` is an alternative to waiting.
     """
-    watched: Owner | None = None
-    deadline = 0.0
+    lease = _lease(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _acquire(lease, path, wait, remedy, say or (lambda _: None))
+    except (FileExistsError, NotADirectoryError, IsADirectoryError):
+        if file := next((parent for parent in path.parents if parent.is_file()), None):
+            raise DataError(f"{file}: is a file, not a folder; choose another folder") from None
+        raise DataError(f"{path}: cannot create a lock file; delete what blocks the path") from None
+    except OSError as error:
+        raise _unusable(path.parent, error) from error
+    try:
+        yield Lock(lease)
+    finally:
+        try:
+            lease.release()
+        except OSError as error:
+            raise _unusable(path.parent, error) from error
 
-    def watch_or_refuse(owner: Owner) -> None:
-        nonlocal watched, deadline
-        # A heartbeat far in the future was sent before the clock was set back.
-        is_fresh = abs(_now(path.parent) - owner.heartbeat) < 3 * HEARTBEAT_SECONDS
-        is_alive = watched is not None and (owner != watched or time.monotonic() > deadline)
-        if is_fresh or is_alive:
-            what = path.parent if path.name == LOCK else path
-            wait = f"wait for it, or {remedy}" if remedy else "wait for it"
-            if not owner.host and not _is_empty(path):  # an empty one is being written
-                wait = f"if no process works here, delete {path}"
-            raise LockHeldError(f"{what}: another process holds it: {owner}; {wait}", str(owner))
-        if watched is None:
-            watched = owner
-            deadline = time.monotonic() + LEASE_SECONDS + HEARTBEAT_SECONDS
-            if say is not None:
-                say(
-                    f"{path}: held by {owner}; taking over if it sends no heartbeat for "
-                    f"{rough_duration(LEASE_SECONDS)}"
-                )
-        time.sleep(min(HEARTBEAT_SECONDS / 10, _LONGEST_POLL))
 
-    with _acquire(path, watch_or_refuse) as held:
-        yield held
+def _acquire(lease: SoftFileLease, path: Path, wait: str, remedy: str, say: Say) -> None:
+    first: Owner | None = None
+    last: Owner | None = None
+    began = since = pause = 0.0
+    while True:
+        try:
+            lease.acquire(timeout=0)
+        except (Timeout, LeaseSettingsMismatch):
+            owner, now = find_owner(path), time.monotonic()
+        else:
+            return
+        if owner is None:  # released since, or about to be taken over
+            # filelock hides why it cannot take over: a full disk, or a read-only one.
+            _now(path.parent)
+            time.sleep(0.01)
+            continue
+        if owner != last:
+            last, since = owner, now
+        if now - since > LEASE_SECONDS and _is_empty(path):
+            # Its owner was killed before it wrote its name; filelock waits for it for ever.
+            path.unlink(missing_ok=True)
+            continue
+        if not wait:
+            # A heartbeat far in the future was sent before the clock was set back.
+            is_fresh = abs(_now(path.parent) - owner.heartbeat) < 3 * HEARTBEAT_SECONDS
+            is_late = first is not None and now - began > LEASE_SECONDS + HEARTBEAT_SECONDS
+            if is_fresh or is_late or owner != (first or owner):
+                raise _held(path, owner, remedy)
+        if first is None:
+            first, began = owner, now
+            lease_text = f"if it sends no heartbeat for {rough_duration(LEASE_SECONDS)}"
+            held = f"{path}: held by {owner}; taking over {lease_text}"
+            say(f"waiting for {owner}, which is {wait}" if wait else held)
+        pause = min(1.5 * pause or 0.02, _LONGEST_POLL)
+        time.sleep(pause)
+
+
+def _held(path: Path, owner: Owner, remedy: str) -> LockHeldError:
+    what = path.parent if path.name == LOCK else path
+    wait = f"wait for it, or {remedy}" if remedy else "wait for it"
+    if not owner.host and not _is_empty(path):  # an empty one is being written
+        wait = f"if no process works here, delete {path}"
+    return LockHeldError(f"{what}: another process holds it: {owner}; {wait}", str(owner))
 
 
 def find_owner(path: Path) -> Owner | None:
@@ -156,55 +193,22 @@ def this_process() -> tuple[str, int]:
 
 
 @contextmanager
-def locked_folder(folder: Path, *, remedy: str) -> Iterator[Lock]:
-    """Lock a folder by `.lock` in it, creating it if missing; `remedy` replaces waiting."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise DataError(f"{folder}: is a file, not a folder; choose another folder") from None
-    except OSError as error:
-        raise _unusable(folder, error) from error
-    with lock(folder / LOCK, remedy=remedy) as held:
-        yield held
-
-
-@contextmanager
 def sole_writer(path: Path, *, say: Say | None = None) -> Iterator[None]:
     """Let one process at a time write a file or folder; delete what killed ones left beside it."""
     holder = path.with_name(f"{PARTIAL}{path.name}.lock")
-    with lock(holder, remedy="choose another name", say=say):
+    with hold(holder, remedy="choose another name", say=say):
         remove_partials_of(path)
         yield
 
 
 @contextmanager
-def lock_work(store: Path, name: str) -> Iterator[Lock]:
-    """Lock a piece of work in a store while the block runs.
+def lock_work(store: Path, name: str, *, wait: str = "", say: Say | None = None) -> Iterator[Lock]:
+    """Lock a piece of work in a store while the block runs; `wait` as in `hold`.
 
     A worker locks its work, then checks for a cleaning; a cleaning locks the store, then checks for
     work. At least one of them therefore detects the other.
     """
-    with lock(store / LEASES / name) as held:
-        refuse_while_cleaning(store)
-        yield held
-
-
-@contextmanager
-def wait_for_work(store: Path, name: str, *, doing: str, say: Say | None = None) -> Iterator[Lock]:
-    """Lock a piece of work in a store while the block runs; wait until it is free.
-
-    Check again what is finished after acquiring it: the previous owner may have done the work.
-    """
-    pause = 0.0
-
-    def wait(owner: Owner) -> None:
-        nonlocal pause
-        if say is not None and not pause:
-            say(f"waiting for {owner}, which is {doing}")
-        pause = min(1.5 * pause or 0.02, _LONGEST_POLL)
-        time.sleep(pause)
-
-    with _acquire(store / LEASES / name, wait) as held:
+    with hold(store / LEASES / name, wait=wait, say=say) as held:
         refuse_while_cleaning(store)
         yield held
 
@@ -218,13 +222,21 @@ def refuse_while_cleaning(store: Path) -> None:
         )
 
 
-def lock_cleaning(store: Path) -> AbstractContextManager[Lock]:
-    """Lock a store for cleaning; check `running_work` afterwards, not before."""
-    return lock(store / _CLEANING)
+@contextmanager
+def lock_cleaning(store: Path, *, say: Say | None = None) -> Iterator[Callable[[Path], None]]:
+    """Lock a store where no process works; yield a function that deletes a file or folder."""
+    with hold(store / _CLEANING) as held:
+        refuse_running_work(store, say=say)
+
+        def delete(path: Path) -> None:
+            held.check()  # after a suspension, another process may work here
+            remove(path)
+
+        yield delete
 
 
 def refuse_running_work(store: Path, *, say: Say | None = None) -> None:
-    """Raise a LockedError if another process works in a store; call it after `lock_cleaning`."""
+    """Raise a LockedError if another process works in a store."""
     for name in running_work(store):
         what = f"{store}: another process works here"
         refuse_locked(store / LEASES / name, what, "wait for it", say=say)
@@ -233,7 +245,7 @@ def refuse_running_work(store: Path, *, say: Say | None = None) -> None:
 def refuse_locked(path: Path, what: str, remedy: str, *, say: Say | None = None) -> None:
     """Refuse if a lock is held; wait to see whether a remote owner's lease has expired."""
     try:
-        with lock(path, say=say):
+        with hold(path, say=say):
             return
     except LockHeldError as error:
         raise LockedError(f"{what} ({error.owner}); {remedy}") from None
@@ -247,45 +259,6 @@ def running_work(store: Path) -> dict[str, Owner]:
     paths = (path for path in sorted(leases.iterdir()) if not path.name.startswith(PARTIAL))
     owners = ((path.name, find_owner(path)) for path in paths)
     return {name: owner for name, owner in owners if owner is not None}
-
-
-@contextmanager
-def _acquire(path: Path, on_owner: Callable[[Owner], None]) -> Iterator[Lock]:
-    """Hold a lock while the block runs; while another process holds it, call `on_owner`."""
-    lease = _lease(path)
-    watched: Owner | None = None
-    since = 0.0
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        while True:
-            try:
-                lease.acquire(timeout=0)
-                break
-            except (Timeout, LeaseSettingsMismatch):
-                owner = find_owner(path)
-            if owner is None:  # released since, or about to be taken over
-                # filelock hides why it cannot take over: a full disk, or a read-only one.
-                _now(path.parent)
-                time.sleep(0.01)
-                continue
-            if owner != watched:
-                watched, since = owner, time.monotonic()
-            if time.monotonic() - since > LEASE_SECONDS and _is_empty(path):
-                # Its owner was killed before it wrote its name; filelock waits for it for ever.
-                path.unlink(missing_ok=True)
-            else:
-                on_owner(owner)
-    except (FileExistsError, NotADirectoryError, IsADirectoryError):
-        raise DataError(f"{path}: cannot create a lock file; delete what blocks the path") from None
-    except OSError as error:
-        raise _unusable(path.parent, error) from error
-    try:
-        yield Lock(lease)
-    finally:
-        try:
-            lease.release()
-        except OSError as error:
-            raise _unusable(path.parent, error) from error
 
 
 def _is_empty(path: Path) -> bool:

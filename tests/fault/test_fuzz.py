@@ -327,7 +327,7 @@ def site(folder: Path) -> Read:
 
 
 def lock(folder: Path) -> Read:
-    with locks.lock(folder / "lock"):
+    with locks.hold(folder / "lock"):
         shutil.copyfile(folder / "lock", folder / "kept")
     return lambda folder: str(locks.find_owner(folder / "kept"))
 

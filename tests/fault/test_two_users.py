@@ -18,7 +18,7 @@ from biphasic.data.building.build import build_corpus
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import PERMIT, BiphasicError, os_error_text
 from biphasic.files import read_json
-from biphasic.locks import lock, refuse_while_cleaning
+from biphasic.locks import hold, refuse_while_cleaning
 from other_user import as_other_user, needs_root
 from warm import is_ready
 
@@ -120,7 +120,7 @@ def test_missing_permission_to_look_for_a_cleaning_is_reported(shared):
 def test_a_lock_of_a_killed_process_passes_to_another_user(shared):
     def die_with_it() -> None:
         if not os.fork():
-            with lock(shared / "leases/work"):
+            with hold(shared / "leases/work"):
                 os._exit(1)
         os.wait()
 
@@ -128,7 +128,7 @@ def test_a_lock_of_a_killed_process_passes_to_another_user(shared):
     assert (shared / "leases/work").exists()
 
     def take_over() -> None:
-        with lock(shared / "leases/work"):
+        with hold(shared / "leases/work"):
             pass
 
     act_as(OTHER, take_over)

@@ -12,7 +12,7 @@ from typing import Any
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import read_json_object, write_json
-from biphasic.locks import locked_folder
+from biphasic.locks import LOCK, hold
 from biphasic.plugin_code import look_in
 from biphasic.store import STORE
 from biphasic.study import RESOLVED
@@ -56,7 +56,7 @@ class Study:
 
     def locked(self) -> AbstractContextManager[object]:
         """Lock the study's folder."""
-        return locked_folder(self.folder, remedy="use another --root")
+        return hold(self.folder / LOCK, remedy="use another --root")
 
     def save(self) -> None:
         """Save the settings, with includes and overrides applied, in the study's folder."""

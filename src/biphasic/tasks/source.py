@@ -15,7 +15,7 @@ from typing import Any
 from biphasic.config import nearest
 from biphasic.errors import ConfigError, DataError, reading
 from biphasic.files import digest, expanded, file_sha256, remove_partials, write_json
-from biphasic.locks import wait_for_work
+from biphasic.locks import lock_work
 from biphasic.store import complete_folder, is_complete
 from biphasic.tasks.folder import (
     DESCRIPTION,
@@ -310,7 +310,7 @@ def _make(
         store = scratch
     tasks = store / "tasks"
     folder = tasks / key
-    with wait_for_work(store, f"task-{key}", doing=f"making task {making.name}", say=say):
+    with lock_work(store, f"task-{key}", wait=f"making task {making.name}", say=say):
         if is_complete(folder):
             return folder
         remove_partials(tasks, key)

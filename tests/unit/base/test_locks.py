@@ -20,15 +20,13 @@ from biphasic.locks import (
     LEASES,
     LOCK,
     find_owner,
-    lock,
+    hold,
     lock_cleaning,
     lock_work,
-    locked_folder,
     refuse_while_cleaning,
     running_work,
     sole_writer,
     this_process,
-    wait_for_work,
 )
 
 CONTENDER = """
@@ -38,7 +36,7 @@ from biphasic import locks
 locks._LONGEST_POLL = 0.02
 folder, turns = Path(sys.argv[1]), int(sys.argv[2])
 for _ in range(turns):
-    with locks.wait_for_work(folder, "work", doing="counting") as held:
+    with locks.lock_work(folder, "work", wait="counting") as held:
         inside = folder / "inside"
         inside.touch(exist_ok=False)
         counter = folder / "counter"
@@ -52,7 +50,7 @@ import sys, time
 from pathlib import Path
 from biphasic import locks
 locks.HEARTBEAT_SECONDS, locks.LEASE_SECONDS = 0.05, float(sys.argv[2])
-with locks.lock(Path(sys.argv[1])) as held:
+with locks.hold(Path(sys.argv[1])) as held:
     print("held", flush=True)
     while not held.is_lost:
         time.sleep(0.01)
@@ -109,9 +107,9 @@ def edit(path: Path, **fields: object) -> None:
 def test_a_lock_keeps_others_out_and_names_its_owner(path):
     host, pid = this_process()
     with (
-        lock(path),
+        hold(path),
         pytest.raises(LockHeldError) as caught,
-        lock(path, remedy="use another folder"),
+        hold(path, remedy="use another folder"),
     ):
         pytest.fail("two hold it")
     assert f"another process holds it: host {host}, process {pid}; wait for it, or use another" in (
@@ -122,15 +120,15 @@ def test_a_lock_keeps_others_out_and_names_its_owner(path):
 
 
 def test_a_failure_within_releases_the_lock(path):
-    with pytest.raises(RuntimeError), lock(path):
+    with pytest.raises(RuntimeError), hold(path):
         raise RuntimeError
-    with lock(path) as held:
+    with hold(path) as held:
         held.check()
 
 
 def test_find_owner_finds_the_living_only(path):
     assert find_owner(path) is None
-    with lock(path):
+    with hold(path):
         owner = find_owner(path)
         assert owner is not None
         assert (owner.host, owner.pid, owner.is_here) == (*this_process(), True)
@@ -157,7 +155,7 @@ def test_threads_of_one_process_take_turns(path):
 
     def turn(_: int) -> None:
         nonlocal inside, most
-        with wait_for_work(path.parents[1], path.name, doing="counting"):
+        with hold(path, wait="counting"):
             inside += 1
             most = max(most, inside)
             time.sleep(0.001)
@@ -170,10 +168,10 @@ def test_threads_of_one_process_take_turns(path):
 
 def test_the_lock_of_a_killed_process_is_taken_over_at_once(path):
     process = start_owner(path)
-    with pytest.raises(LockHeldError, match=f"process {process.pid}"), lock(path):
+    with pytest.raises(LockHeldError, match=f"process {process.pid}"), hold(path):
         pytest.fail("two hold it")
     end(process)
-    with lock(path) as held:
+    with hold(path) as held:
         held.check()
 
 
@@ -214,17 +212,17 @@ def test_the_lock_of_a_zombie_is_taken_over_when_its_lease_expires(path, short_l
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie now
     time.sleep(0.2)  # longer than three heartbeats
     said = []
-    with lock(path, say=said.append) as held:
+    with hold(path, say=said.append) as held:
         held.check()
     assert len(said) == 1
     end(process)
 
 
 def test_another_process_with_the_same_pid_is_not_the_owner(path):
-    with lock(path) as held:
+    with hold(path) as held:
         edit(path, start="1")  # before this process: the pid was given out again
         assert find_owner(path) is None
-        with lock(path) as successor:
+        with hold(path) as successor:
             with pytest.raises(LockHeldError, match="another process took over"):
                 held.check()
             successor.check()
@@ -238,11 +236,11 @@ def test_an_owner_elsewhere_is_taken_over_when_its_lease_expires(path, short_lea
     owner = find_owner(path)
     assert owner is not None  # its pid says nothing here
     assert not owner.is_here
-    with pytest.raises(LockHeldError), lock(path):
+    with pytest.raises(LockHeldError), hold(path):
         pytest.fail("its last heartbeat was just now")
     os.utime(path, (last, last))
     begin, said = time.monotonic(), []
-    with lock(path, say=said.append) as held:
+    with hold(path, say=said.append) as held:
         held.check()
     assert time.monotonic() - begin >= locks.LEASE_SECONDS
     assert "taking over if it sends no heartbeat" in said[0]
@@ -253,7 +251,7 @@ def test_an_owner_elsewhere_that_gives_a_heartbeat_keeps_its_lock(path, short_le
     os.utime(path, (0, 0))
     beat = threading.Timer(0.2, lambda: os.utime(path))
     beat.start()
-    with pytest.raises(LockHeldError, match="host far-away"), lock(path):
+    with pytest.raises(LockHeldError, match="host far-away"), hold(path):
         pytest.fail("two hold it")
     beat.join()
 
@@ -261,7 +259,7 @@ def test_an_owner_elsewhere_that_gives_a_heartbeat_keeps_its_lock(path, short_le
 def test_a_paused_owner_loses_the_lock_and_notices(path, short_lease):
     process = start_owner(path, lease=0.5)
     process.send_signal(signal.SIGSTOP)
-    with wait_for_work(path.parents[1], path.name, doing="waiting") as held:
+    with hold(path, wait="waiting") as held:
         process.send_signal(signal.SIGCONT)
         assert process.stdout is not None
         assert process.stdout.readline() == "lost\n"
@@ -272,7 +270,7 @@ def test_a_paused_owner_loses_the_lock_and_notices(path, short_lease):
 
 def test_heartbeats_come_by_themselves(path, monkeypatch):
     monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", 0.02)
-    with lock(path):
+    with hold(path):
         os.utime(path, (0, 0))
         deadline = time.monotonic() + 20
         while path.stat().st_mtime == 0 and time.monotonic() < deadline:
@@ -286,7 +284,7 @@ def test_a_file_that_names_no_owner_is_replaced(path, content):
     path.write_text(content)
     os.utime(path, (0, 0))
     assert str(find_owner(path)) == "an unknown process"
-    with lock(path) as held:
+    with hold(path) as held:
         held.check()
 
 
@@ -294,15 +292,15 @@ def test_an_empty_file_is_named_and_replaced_when_its_lease_expires(path, short_
     """Its owner was killed before it wrote its name, or the power failed."""
     path.parent.mkdir()
     path.touch()
-    with pytest.raises(LockHeldError, match="an unknown process; wait for it"), lock(path):
+    with pytest.raises(LockHeldError, match="an unknown process; wait for it"), hold(path):
         pytest.fail("its owner may be about to write its name")
     os.utime(path, (0, 0))
     begin = time.monotonic()
-    with lock(path) as held:
+    with hold(path) as held:
         held.check()
     assert time.monotonic() - begin >= locks.LEASE_SECONDS
     path.touch()
-    with wait_for_work(path.parents[1], path.name, doing="waiting") as held:
+    with hold(path, wait="waiting") as held:
         held.check()
 
 
@@ -320,7 +318,7 @@ def test_a_disk_that_cannot_be_written_is_named(path, monkeypatch, code, remedy)
 
     monkeypatch.setattr(filelock.SoftFileLease, "_acquire", fail)
     with pytest.raises(StudyError, match=rf"^{path.parent}: cannot lock .*; {remedy}"):
-        lock(path).__enter__()
+        hold(path).__enter__()
 
 
 def test_a_dead_owner_on_a_disk_that_cannot_be_written_is_named(path, monkeypatch):
@@ -333,35 +331,33 @@ def test_a_dead_owner_on_a_disk_that_cannot_be_written_is_named(path, monkeypatc
     monkeypatch.setattr(Path, "write_bytes", fail)
     monkeypatch.setattr(locks, "find_owner", lambda _: None)
     with pytest.raises(StudyError, match=r"cannot lock .*Read-only file system"):
-        lock(path).__enter__()
+        hold(path).__enter__()
 
 
 def test_a_file_at_the_path_is_named(path, tmp_path):
     path.mkdir(parents=True)
     with pytest.raises(DataError, match="delete what blocks the path"):
-        lock(path).__enter__()
+        hold(path).__enter__()
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(DataError, match="is a file, not a folder"):
-        locked_folder(file, remedy="").__enter__()
+        hold(file / LOCK, remedy="").__enter__()
 
 
 def test_a_folder_is_held_by_the_lock_in_it(tmp_path):
     folder = tmp_path / "new" / "folder"
-    with locked_folder(folder, remedy="choose another folder"):
+    with hold(folder / LOCK, remedy="choose another folder"):
         assert find_owner(folder / LOCK) is not None
         with pytest.raises(LockHeldError, match=f"^{folder}: .* or choose another folder"):
-            locked_folder(folder, remedy="choose another folder").__enter__()
+            hold(folder / LOCK, remedy="choose another folder").__enter__()
     assert not list(folder.iterdir())
 
 
 def test_waiting_ends_when_the_lock_is_free(path):
     said: list[str] = []
     with ThreadPoolExecutor(1) as pool:
-        with lock(path):
-            waiter = pool.submit(
-                lambda: wait_for_work(path.parents[1], path.name, doing="reading", say=said.append)
-            )
+        with hold(path):
+            waiter = pool.submit(lambda: hold(path, wait="reading", say=said.append))
             held = waiter.result()
             entering = pool.submit(held.__enter__)
             deadline = time.monotonic() + 20
@@ -386,7 +382,7 @@ def test_work_is_locked_by_name(tmp_path):
 def test_no_other_process_begins_to_work_in_a_store_that_is_cleaned(tmp_path, monkeypatch):
     def work():
         yield lock_work(tmp_path, "a")
-        yield wait_for_work(tmp_path, "a", doing="making a")
+        yield lock_work(tmp_path, "a", wait="making a")
 
     with lock_cleaning(tmp_path):
         for held in work():  # the cleaner may look at what studies need, which can make tasks
@@ -403,5 +399,5 @@ def test_no_other_process_begins_to_work_in_a_store_that_is_cleaned(tmp_path, mo
 
 
 def test_the_cleaner_sees_work_that_began_before(tmp_path):
-    with lock_work(tmp_path, "a"), lock_cleaning(tmp_path):
-        assert list(running_work(tmp_path)) == ["a"]
+    with lock_work(tmp_path, "a"), pytest.raises(LockedError, match="another process works here"):
+        lock_cleaning(tmp_path).__enter__()

@@ -13,7 +13,7 @@ import pytest
 from biphasic.config import parse_config
 from biphasic.errors import DataError, LockedError
 from biphasic.files import digest, write_json
-from biphasic.locks import lock_work, locked_folder
+from biphasic.locks import LOCK, hold, lock_work
 from biphasic.store import is_complete
 from biphasic.study.by_name import link_states, readable_name
 from biphasic.study.gc import clean as cleaning
@@ -297,7 +297,7 @@ def test_pins_are_merged(store):
 @pytest.mark.parametrize("name", ["one", "new"])  # another one has not saved its settings yet
 def test_a_running_study_is_named(root, name):
     with (
-        locked_folder(root / name, remedy="wait"),
+        hold(root / name / LOCK, remedy="wait"),
         pytest.raises(LockedError, match=f"{root / name}: this study is running") as caught,
     ):
         clean(root)

@@ -8,7 +8,7 @@ import pytest
 
 from biphasic.analysis.page.markdown import registration_page
 from biphasic.errors import ConfigError, DataError, LockHeldError
-from biphasic.locks import locked_folder
+from biphasic.locks import LOCK, hold
 from biphasic.registration import read_registrations
 from biphasic.study.run.register import Registered, could_register, register_study
 from biphasic.study.run.report import write_study_report
@@ -77,10 +77,10 @@ def test_a_registration_is_sealed_once(register, folder):
 
 def test_a_registration_is_read_while_the_study_runs(register, settings, tmp_path, folder):
     known = register()
-    with locked_folder(folder, remedy="wait"), pytest.raises(LockHeldError):
+    with hold(folder / LOCK, remedy="wait"), pytest.raises(LockHeldError):
         register()  # what runs is not known yet
     write_study_report(prepare(settings(questions=[ASK]), tmp_path / "runs"))
-    with locked_folder(folder, remedy="wait"):
+    with hold(folder / LOCK, remedy="wait"):
         assert register() == known
         for change in ({"spread": 2}, {"questions": [{**ASK, "question": "Is less better?"}]}):
             with pytest.raises(LockHeldError):

@@ -17,7 +17,7 @@ import pytest
 
 from biphasic.errors import ConfigError, DataError
 from biphasic.execution.requests import read_requests
-from biphasic.locks import LEASE_SECONDS, LOCK, find_owner, locked_folder, this_process
+from biphasic.locks import LEASE_SECONDS, LOCK, find_owner, hold, this_process
 from biphasic.study.find import find_study
 from biphasic.study.gc.verify import verify_study
 from biphasic.study.plan.summary import summarise_plan
@@ -87,7 +87,7 @@ def text_of(status):
 
 
 def running(folder):
-    return locked_folder(folder, remedy="wait")
+    return hold(folder / LOCK, remedy="wait")
 
 
 def half_done(root):
@@ -205,7 +205,7 @@ def test_the_report_is_the_last_thing(folder):
 
 def locked_elsewhere(folder, *, silent_for):
     """Leave the lock of a process on another machine, silent for some seconds."""
-    with locked_folder(folder, remedy=""):
+    with hold(folder / LOCK, remedy=""):
         text = (folder / LOCK).read_text()
     (folder / LOCK).write_text(re.sub("(?m)^host=.*$", "host=far-away", text))
     heartbeat = time.time() - silent_for

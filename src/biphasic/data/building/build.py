@@ -46,7 +46,7 @@ from biphasic.data.tokens.tokenizer import (
 )
 from biphasic.errors import ConfigError, DataError, reading
 from biphasic.files import read_json, remove_partials, write_json
-from biphasic.locks import locked_folder
+from biphasic.locks import LOCK, hold
 from biphasic.plugins import keep_files, named_plugins
 from biphasic.records import FEW_HELDOUT
 from biphasic.shown import Shown
@@ -142,7 +142,7 @@ def building(
     folder: Path, origin: dict[str, Any], *, say: Callable[[str], None]
 ) -> Iterator[Path | None]:
     """Lock a folder and yield its working folder; None if it is built. The record comes last."""
-    with locked_folder(folder, remedy="choose another folder"):
+    with hold(folder / LOCK, remedy="choose another folder"):
         yield None if is_built_from(folder, origin) else _begin(folder, origin, say=say)
         shutil.rmtree(folder / _WORK, ignore_errors=True)
 

@@ -16,7 +16,7 @@ from biphasic.amounts import size
 from biphasic.analysis.study_file import read_study
 from biphasic.data.building.build import RECORD
 from biphasic.errors import BiphasicError, CheckpointError, DataError
-from biphasic.files import PARTIAL, digest, remove
+from biphasic.files import PARTIAL, digest
 from biphasic.locks import LOCK, Say, find_owner, lock_cleaning, refuse_locked, refuse_running_work
 from biphasic.records import STUDY, StudyRecord
 from biphasic.shown import Shown
@@ -34,13 +34,11 @@ from biphasic.store import (
     Key,
     Store,
     is_complete,
-    read_result_record,
-    read_state_record,
 )
 from biphasic.study import RESOLVED
 from biphasic.study.by_name import BY_NAME, drop_dangling
 from biphasic.study.find import study_folders
-from biphasic.study.gc.pins import EVENT_FILES, Pin, forget_pin, has_state, read_pins
+from biphasic.study.gc.pins import EVENT_FILES, Pin, has_state, pin_path, read_pins
 from biphasic.study.inputs.overlaps import overlap_path
 from biphasic.study.plan.preview import content_hash, preview_study
 from biphasic.study.run.record import settings_digest
@@ -113,29 +111,27 @@ def clean(
         )
     if not store.is_dir():
         raise DataError(f"{store}: no such folder, so there is nothing to clean; give a --root")
+    _refuse_studies(root, say)
     if not delete:
-        _refuse_running(root, store, say)
+        refuse_running_work(store, say=say)
         return _look(root, also_pretrained=also_pretrained)
-    with lock_cleaning(store) as cleaner:
-        _refuse_running(root, store, say)
+    with lock_cleaning(store, say=say) as delete_path:
+        _refuse_studies(root, say)  # that have begun since
         cleaning = _look(root, also_pretrained=also_pretrained)
         for item in cleaning.items:
-            cleaner.check()  # after a suspension, another process may work here
-            remove(item.path)
+            delete_path(item.path)
         for pin in cleaning.pins:
-            cleaner.check()
-            forget_pin(store, pin.id)
+            delete_path(pin_path(store, pin.id))
         drop_dangling(store)
     return replace(cleaning, is_deleted=True)
 
 
-def _refuse_running(root: Path, store: Path, say: Say | None) -> None:
+def _refuse_studies(root: Path, say: Say | None) -> None:
     # All folders: a starting study has a lock before it has settings.
     for folder in sorted(root.iterdir()):
         if find_owner(folder / LOCK) is not None:
             cancel = f"wait for it, or 'biphasic study cancel {folder.name}'"
             refuse_locked(folder / LOCK, f"{folder}: this study is running", cancel, say=say)
-    refuse_running_work(store, say=say)
 
 
 def _look(root: Path, *, also_pretrained: bool) -> Cleaning:
@@ -259,7 +255,7 @@ def _unreachable_work(at: Store, needed: set[Key], *, also_foreign: bool) -> Ite
             yield _item("checkpoints", path, "of a finished state")
     for path in _entries(at, STATE):
         if path.name != BY_NAME and (STATE, path.name) not in needed:
-            yield _item("states", path, _describe_state(path))
+            yield _item("states", path, _describe_state(at, path))
 
 
 def _unreachable_inputs(at: Store, needed: set[Key], *, is_unsure: bool) -> Iterator[Item]:
@@ -315,11 +311,11 @@ def _item(kind: str, path: Path, about: str = "") -> Item:
     return Item(kind, path, sum(os.lstat(file).st_size for file in files), about)
 
 
-def _describe_state(path: Path) -> str:
-    if not is_complete(path):
+def _describe_state(at: Store, path: Path) -> str:
+    if not at.has(STATE, path.name):
         return "incomplete"
     try:
-        state = read_state_record(path, identity=path.name)
+        state = at.state(path.name)
     except CheckpointError:
         return "damaged"
     phases = (f"{entry.objective} {entry.steps:,}" for entry in state.ledger)
@@ -329,7 +325,7 @@ def _describe_state(path: Path) -> str:
 def _is_of_other_model(at: Store, path: Path) -> bool:
     """Return whether a result is of an external model, which no study uses."""
     try:
-        state = read_result_record(path).state
+        state = at.result(path.name).state
     except CheckpointError:
         return False
     return not at.folder(STATE, state).exists()

@@ -50,7 +50,7 @@ def record_pin(
     data: Iterable[Path] = (),
 ) -> None:
     """Write a pin, or extend an existing one."""
-    path = _path(store, identity)
+    path = pin_path(store, identity)
     known = Pin(id=identity, made_by=made_by)
     if path.is_file():
         with suppress(DataError):  # a damaged one is rewritten
@@ -77,11 +77,6 @@ def read_pins(store: Path) -> tuple[Pin, ...]:
     return tuple(map(_read, sorted((store / _FOLDER).glob("*.json"))))
 
 
-def forget_pin(store: Path, identity: str) -> None:
-    """Delete a pin after its results were deleted."""
-    _path(store, identity).unlink(missing_ok=True)
-
-
 def has_state(folder: Path, states: Collection[str]) -> bool:
     """Return whether event files belong to one of these states."""
     short = folder.name.rpartition("-")[2]
@@ -99,7 +94,8 @@ def _read(path: Path) -> Pin:
         ) from None
 
 
-def _path(store: Path, identity: str) -> Path:
+def pin_path(store: Path, identity: str) -> Path:
+    """Return the file of a pin."""
     return store / _FOLDER / f"{identity}.json"
 
 

@@ -27,7 +27,7 @@ from biphasic.data.pairs.folder import Pairs
 from biphasic.data.text.sources import SourceConfig
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import digest, expanded, file_sha256, remove_partials
-from biphasic.locks import Say, wait_for_work
+from biphasic.locks import Say, lock_work
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.plugins import load_pinned
 from biphasic.pydocs.documents import load_documents, pydocs_origin
@@ -232,7 +232,7 @@ def build_missing_corpus(
 ) -> None:
     """Build a corpus, or wait for another process that builds it."""
     name = f"data-{folder.name}"
-    with wait_for_work(store, name, doing=f"building {name}", say=say):
+    with lock_work(store, name, wait=f"building {name}", say=say):
         if not is_built(folder):
             build_corpus(
                 config,
@@ -250,7 +250,7 @@ def prepare_builtin_tasks(libraries: tuple[str, ...] | None, store: Path, *, say
     """Build the built-in tasks unless they are built; return their folder."""
     folder = builtin_tasks_folder(libraries, store)
     work = folder.name.replace("builtin", "tasks")
-    with wait_for_work(store, work, doing=f"building {work}", say=say):
+    with lock_work(store, work, wait=f"building {work}", say=say):
         if not all(is_complete(folder / name) for name in BUILTIN_TASKS):
             remove_partials(folder)
             say("building the four built-in tasks")

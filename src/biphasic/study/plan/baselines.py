@@ -14,11 +14,11 @@ import numpy as np
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.facts import RANDOM_VECTORS, facts_to_record
 from biphasic.files import digest, read_json_object, remove_partials
-from biphasic.locks import wait_for_work
+from biphasic.locks import lock_work
 from biphasic.model.loading.hub import LocalModel
 from biphasic.numerics import running_code
 from biphasic.records import ZERO_SHOT_SEED, ResultRecord
-from biphasic.store import RESULT, is_complete, result_folder
+from biphasic.store import RESULT, Store
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.plan.finetuning import task_determinants
 from biphasic.tasks.baselines import BASELINES_VERSION, DRAWS, TRAINED, Setting
@@ -111,7 +111,7 @@ class PlannedBaseline:
             about=facts_to_record(self.task.info.kind, kind.facts),
         )
         remove_partials(store / RESULT.place, self.id)
-        write_result(result_folder(store, self.id), record, scores)
+        write_result(Store(store).folder(RESULT, self.id), record, scores)
 
 
 def plan_baselines(
@@ -144,8 +144,8 @@ def plan_baselines(
 def compute_baselines(planned: Sequence[PlannedBaseline], store: Path, tokenizer: Path) -> None:
     """Compute the missing results; another process may compute them meanwhile."""
     for one in planned:
-        with wait_for_work(store, one.id, doing=f"computing {one.name}"):
-            if not is_complete(result_folder(store, one.id)):
+        with lock_work(store, one.id, wait=f"computing {one.name}"):
+            if not Store(store).has(RESULT, one.id):
                 one.compute(store, tokenizer)
 
 

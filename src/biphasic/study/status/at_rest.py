@@ -9,16 +9,7 @@ from biphasic.analysis.report import report_damage
 from biphasic.errors import CheckpointError
 from biphasic.execution.job import dependents, with_dependents
 from biphasic.execution.pace import Speeds
-from biphasic.store import (
-    RESULT,
-    STATE,
-    ArtifactType,
-    Store,
-    read_result_record,
-    read_state_record,
-    result_folder,
-    state_folder,
-)
+from biphasic.store import RESULT, STATE, ArtifactType, Store
 from biphasic.study.plan.cost import group_flops, segment_cost
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.preview import preview_study
@@ -90,6 +81,7 @@ def _counts(waiting: Mapping[str, list[str]], done: Set[str], failed: list[str])
 def _times(finished: Finished) -> tuple[Speeds, float | None]:
     """Return the speeds of finished jobs, and the device-seconds left; None if not known."""
     plan, flops = finished.plan, group_flops(finished.plan)
+    store = Store(plan.store)
     costs = {segment.id: segment_cost(segment) for segment in plan.segments}
     # If operations are unknown, steps and trainings: those of one study cost about the same.
     unknown = {"train": not all(cost.flops for cost in costs.values())}
@@ -99,7 +91,7 @@ def _times(finished: Finished) -> tuple[Speeds, float | None]:
     for identity, cost in costs.items():
         amount = float(cost.flops or cost.steps)
         if identity in finished.states:
-            state = read_state_record(state_folder(plan.store, identity), identity=identity)
+            state = store.state(identity)
             speeds.add("train", amount, state.seconds * int(state.compute.get("processes", 1)))
         elif identity in missing:
             left["train"] += amount
@@ -109,8 +101,7 @@ def _times(finished: Finished) -> tuple[Speeds, float | None]:
             names = [run.id for run in runs]
             if finished.results.issuperset(names):
                 # Each result includes the shared training; scoring is short in comparison.
-                folders = (result_folder(plan.store, name) for name in names)
-                seconds = max(read_result_record(folder).seconds for folder in folders)
+                seconds = max(store.result(name).seconds for name in names)
                 speeds.add("finetune", per_training, seconds)
             else:
                 left["finetune"] += per_training
