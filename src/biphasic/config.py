@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import difflib
+import inspect
 import re
 import reprlib
-import types
-import typing
+import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import PydanticCustomError
 
-from biphasic.docstrings import field_docstrings
-from biphasic.errors import ConfigError, reading, repeated
-from biphasic.yaml_text import parse_yaml, yaml_reason
+from biphasic.amounts import MOST_BITS
+from biphasic.errors import ConfigError, one_line, reading, repeated
 
 if TYPE_CHECKING:
     from pydantic_core.core_schema import ModelSchema
@@ -29,13 +33,17 @@ ConfigT = TypeVar("ConfigT", bound="Config")
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,79}$"
 # Maximum size of a file of settings; PyYAML without libyaml takes about 15 seconds for it.
 MOST_BYTES = 1 << 19
+MOST_VALUES = 1_000_000  # Maximum number of values in a file of settings, with aliases expanded.
+MOST_DEPTH = 100  # Maximum depth of the values in a file of settings.
+# libyaml's is ten times as fast; PyYAML may be installed without it.
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 DURATION = r"^[0-9]{1,4}:[0-5][0-9]:[0-5][0-9]$"  # Pattern of times `HH:MM:SS`.
 _MOST_SHOWN = 80
 _MOST_ISSUES = 100
 _LONGEST_NAME = 200
 _MOST_NAMES = 10_000
 _LONGEST_POSITION = 10
-_UNKNOWN = "extra_forbidden"
+_UNKNOWN = "unknown_key"
 # Limits the work for values that are large or deeply nested.
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 4
@@ -61,6 +69,15 @@ class Config(BaseModel):
     # Infinities are rejected: canonical JSON, and so an identity, cannot contain them. Validators
     # are built on first use: a command uses few of the classes that it imports.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, raw: Any) -> Any:
+        names = cls.model_fields.keys()
+        if isinstance(raw, Mapping) and (unknown := [key for key in raw if key not in names]):
+            hints = {str(key): nearest(str(key), names) for key in unknown[:_MOST_ISSUES]}
+            raise PydanticCustomError(_UNKNOWN, "unknown keys", hints)
+        return raw
 
     @classmethod
     def model_json_schema(cls, *args: Any, **options: Any) -> dict[str, Any]:
@@ -152,11 +169,11 @@ def parse_config(kind: type[ConfigT], raw: ConfigT | Mapping[str, Any], *, where
         try:
             return kind.model_validate(raw)
         except ValidationError as error:
-            # Unknown keys first: a misspelt key explains why another is missing.
+            # Unknown keys first: a misspelt key explains other mistakes.
             issues = sorted(
                 error.errors(include_url=False), key=lambda issue: issue["type"] != _UNKNOWN
             )[:_MOST_ISSUES]
-            texts = (_describe(kind, issue) for issue in issues if not _is_noise(issue, issues))
+            texts = (_describe(raw, issue) for issue in issues if not _is_noise(issue, issues))
             raise ConfigError(f"{where}: {'; '.join(dict.fromkeys(texts))}") from None
 
 
@@ -224,18 +241,16 @@ def _index(values: list[Any], name: str, where: str) -> int:
     raise ConfigError(f"{where}: '{name}' is not {known}")
 
 
-# A record with a validator of its own, as a branch of a union.
-_VALIDATED = re.compile(r"^function-\w+\[.*, (\w+)\]$")
 # A branch of a union that is no record: a constant, a number or a list.
 _PLAIN_BRANCH = re.compile(r"literal\[|constrained-|tuple\[")
 
 
-def _describe(kind: type[BaseModel], issue: Any) -> str:
-    parts, models = _walk(kind, issue)
-    path, sort, given = ".".join(parts) or "settings", issue["type"], issue.get("input")
+def _describe(raw: Any, issue: Any) -> str:
+    parts, sort, given = _place(raw, issue), issue["type"], issue.get("input")
+    path = ".".join(parts) or "settings"
     if sort == _UNKNOWN:
-        known = {name for model in models for name in model.model_fields}
-        return f"unknown key '{path}'{nearest(parts[-1], known)}"
+        named = ((".".join([*parts, key]), hint) for key, hint in issue["ctx"].items())
+        return "; ".join(f"unknown key '{name}'{hint}" for name, hint in named)
     if sort in {"missing", "union_tag_not_found"}:
         return f"'{path}' is required"
     if sort == "union_tag_invalid":
@@ -258,6 +273,21 @@ def _describe(kind: type[BaseModel], issue: Any) -> str:
     got = _SHORT.repr(given)
     got = got if len(got) <= _MOST_SHOWN else f"{got[:_MOST_SHOWN]}..."
     return f"{path}: {message[:1].lower()}{message[1:]} (got {got})"
+
+
+def _place(raw: Any, issue: Any) -> list[str]:
+    """Return pydantic's location of an issue without branches of unions, which no file has."""
+    location, parts = list(issue["loc"]), list[str]()
+    missing = [str(location.pop())] if issue["type"] == "missing" else []
+    for part in location:
+        value = vars(raw) if isinstance(raw, Config) else raw
+        with suppress(LookupError, TypeError):
+            raw = value[part]
+            parts.append(str(part))
+    if issue["type"] in {"union_tag_invalid", "union_tag_not_found"}:
+        # `'key'`, or `key()` of a function.
+        missing = [issue["ctx"]["discriminator"].strip("'()")]
+    return parts + missing
 
 
 def _unknown_value(path: str, value: str, expected: str) -> str:
@@ -285,46 +315,122 @@ def _is_noise(issue: Any, issues: list[Any]) -> bool:
     return not is_text and any(other["loc"][: len(prefix)] == prefix for other in others)
 
 
-def _walk(kind: type[BaseModel], issue: Any) -> tuple[list[str], set[Any]]:
-    """Follow an issue's location; return its path in the file and the record classes at its end."""
-    # Pydantic's locations include branches of unions (a record's class, a discriminator's value,
-    # `literal['a']`). They narrow the classes and are omitted from the path.
-    models: set[Any] = {kind}
-    path: list[str] = []
-    location = list(issue["loc"])
-    unknown_key = [str(location.pop())] if issue["type"] == _UNKNOWN else []
-    for part in location:
-        name = _VALIDATED.sub(r"\1", part) if isinstance(part, str) else part
-        branches = {model for model in models if _is_branch(model, name)}
-        if branches or _PLAIN_BRANCH.match(str(part)):
-            models = branches or models
+@cache
+def field_docstrings(kind: type, base: type) -> dict[str, str]:
+    """Return the docstrings of the fields of a class, and of its bases below `base`."""
+    texts: dict[str, str] = {}
+    for owner in reversed(kind.__mro__):
+        if not (issubclass(owner, base) and inspect.get_annotations(owner)):
             continue
-        path.append(str(part))
-        fields = [model.model_fields[part] for model in models if part in model.model_fields]
-        if fields:
-            models = {model for field in fields for model in _models_in(field.annotation)}
-    if issue["type"] in {"union_tag_invalid", "union_tag_not_found"}:
-        # `'key'`, or `key()` of a function.
-        path.append(issue["ctx"]["discriminator"].strip("'()"))
-    return path + unknown_key, models
+        definition = _classes_of(owner.__module__)[owner.__name__]
+        for field, below in pairwise([*ast.iter_child_nodes(definition), None]):
+            match field:
+                case ast.AnnAssign(target=ast.Name(id=name)):
+                    texts.pop(name, None)
+                    match below:
+                        case ast.Expr(ast.Constant(str(text))):
+                            texts[name] = inspect.cleandoc(text)
+    return texts
 
 
-def _is_branch(model: Any, part: Any) -> bool:
-    """Return whether a part of a location names this record as a branch of a union."""
-    if not isinstance(part, str) or part in model.model_fields:  # a number is a place in a list
-        return False
-    tags = {
-        value
-        for field in model.model_fields.values()
-        if typing.get_origin(field.annotation) is typing.Literal
-        for value in typing.get_args(field.annotation)
-    }
-    return part == model.__name__ or part in tags
+@cache
+def _classes_of(module: str) -> dict[str, ast.ClassDef]:
+    nodes = ast.parse(inspect.getsource(sys.modules[module])).body
+    return {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
 
 
-def _models_in(annotation: Any) -> set[Any]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return {annotation}
-    if typing.get_origin(annotation) is None and not isinstance(annotation, types.UnionType):
-        return set()
-    return {model for part in typing.get_args(annotation) for model in _models_in(part)}
+class _Loader(_SafeLoader):
+    """YAML in which `no`, `1:30` and dates are text, as in YAML 1.2, and keys are not repeated."""
+
+    # PyYAML reads them by YAML 1.1: as false, 90 and dates; it also reads 010 as 8.
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = (key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        if names := repeated(keys):
+            raise _yaml_error(node, f"duplicate keys: {', '.join(names)}")
+        return super().construct_mapping(node, deep=deep)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep=deep)
+        # Errors of PyYAML's constructors for `!!bool x`, `!!int ""`, `!!timestamp x`.
+        except (ValueError, LookupError, AttributeError) as error:
+            kind = node.tag.rpartition(":")[2]
+            raise _yaml_error(node, f"not a valid {kind} ({error}); write text in quotes") from None
+        if isinstance(value, int) and value.bit_length() > MOST_BITS:
+            raise _yaml_error(node, "a number with too many digits; write text in quotes")
+        return value
+
+
+class _Dumper(yaml.SafeDumper):
+    """Put text in quotes that `_Loader` or YAML 1.1 would read as something else."""
+
+
+for _kind, _first, _pattern in (
+    ("null", ["~", "n", "N", ""], r"~|null|Null|NULL|"),
+    ("bool", list("tTfF"), r"true|True|TRUE|false|False|FALSE"),
+    ("int", list("+-0123456789"), r"[+-]?[0-9]+(_[0-9]+)*"),  # 1_000 as in YAML 1.1
+    ("float", list("+-.0123456789"), r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-][0-9]+)?"),
+    ("float", list("+-."), r"[+-]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"),
+    ("merge", ["<"], r"<<"),
+):
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(
+            f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_pattern})$"), _first
+        )
+_Loader.add_constructor(
+    "tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node))
+)
+
+
+def dump_settings(settings: Any) -> str:
+    """Return settings as the text of a YAML file."""
+    return yaml.dump(settings, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the values in a text; `yaml.YAMLError` says what is wrong with it."""
+    # The loader recurses in C, where a value that is nested too deeply would end the process.
+    depth = 0
+    for event in yaml.parse(text, Loader=_SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MOST_DEPTH:
+            raise yaml.YAMLError("nested too deeply")
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _num_values(node, {}) > MOST_VALUES:
+            raise _yaml_error(node, f"aliases expand it to more than {MOST_VALUES:,} values")
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _num_values(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
+    """Count the values of a document with expanded aliases, without expanding them."""
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if node not in known:
+        known[node] = 0  # while it is being counted
+        parts = (
+            part for item in node.value for part in (item if isinstance(item, tuple) else (item,))
+        )
+        known[node] = 1 + sum(_num_values(part, known) for part in parts)
+    elif not known[node]:
+        raise _yaml_error(node, "an alias contains itself")
+    return known[node]
+
+
+def yaml_reason(error: yaml.YAMLError) -> str:
+    """Return what is wrong, without where."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        return " ".join(filter(None, (error.context, error.problem)))
+    return one_line(error)
+
+
+def _yaml_error(node: yaml.Node, problem: str) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)

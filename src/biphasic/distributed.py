@@ -2,7 +2,7 @@
 
 Usually there is a single rank without a process group, and sums return their input.
 `execution/node.py` starts several ranks and sets their environment. Each rank has a heartbeat: the
-process that started them watches what they do (`execution/heartbeats.py`) and finds a rank that
+process that started them watches what they do (`execution/ranks.py`) and finds a rank that
 hangs.
 """
 
@@ -26,7 +26,7 @@ from biphasic.errors import ConfigError, LostRankError, TrainingError
 from biphasic.ports import STORE, private_connections
 
 COLLECTIVE_TIMEOUT = timedelta(days=1)
-"""Timeout of gloo and nccl, which name no rank. `execution/heartbeats.py` does, much earlier, and
+"""Timeout of gloo and nccl, which name no rank. `execution/ranks.py` does, much earlier, and
 gives the first rank more time for held-out losses and saving."""
 
 

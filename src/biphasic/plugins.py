@@ -271,10 +271,7 @@ def _validated(
     except ConfigError as error:
         # No ValueError, which pydantic would collect, and a job's reader would take for damage.
         raise ConfigError(str(error), about=group.removesuffix("s")) from None
-    given: dict[str, Any] = {**raw, key: plugin.reference}
-    if unknown := next((name for name in given if name not in settings_type.model_fields), None):
-        raise ValueError(f"unknown key '{unknown}'{nearest(unknown, settings_type.model_fields)}")
-    return settings_type.model_validate(given)
+    return settings_type.model_validate({**raw, key: plugin.reference})
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ import faulty
 from biphasic import pretrain
 from biphasic.data.building.build import RECORD
 from biphasic.errors import DataError, DoneElsewhereError, LostRankError, StoppedError
-from biphasic.execution.heartbeats import TIMEOUT, Heartbeats
 from biphasic.execution.job import Progress
+from biphasic.execution.ranks import TIMEOUT, Heartbeats
 from biphasic.execution.slots import Nodes
 from biphasic.files import read_json, write_json
 from biphasic.store import complete_folder

@@ -65,7 +65,7 @@ class Check(Root, Quiet):
     """Minutes to wait for the first node."""
 
     def __call__(self) -> Findings:
-        from biphasic.execution.cluster.check import check_site
+        from biphasic.execution.cluster.executor import check_site
         from biphasic.execution.cluster.site import load_site
         from biphasic.shown import Findings
 

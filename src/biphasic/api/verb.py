@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, dataclass_transform
 
 from biphasic.amounts import MOST_BITS
-from biphasic.docstrings import field_docstrings
+from biphasic.config import field_docstrings
 from biphasic.errors import ConfigError
 from biphasic.execution.slots import check_cores
 from biphasic.files import expanded

@@ -1,16 +1,20 @@
-"""Jobs, which a process can run given only the store, and the graph of those that remain."""
+"""Jobs, which a process can run given only the store, their graph, and requests to their runner."""
 
 from __future__ import annotations
 
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from pydantic import ValidationError
+
+from biphasic import errors
 from biphasic.config import Config
-from biphasic.errors import ConfigError, StoppedError, StudyError
+from biphasic.errors import BiphasicError, ConfigError, StoppedError, StudyError
 from biphasic.files import write_text
 from biphasic.locks import Lock
 
@@ -18,6 +22,7 @@ from biphasic.locks import Lock
 IDENTITY = "[0-9a-z][0-9a-z-]*"
 _LONGEST_IDENTITY = 128
 _REPORT_SECONDS = 0.2
+_REQUESTS = "requests"  # folder of a study, with files that are written from any machine
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,29 @@ class JobFailedError(StudyError):
         self.is_final = is_final  # a retry is expected to fail in the same way
         self.log = log
         self.divergence = divergence  # which value was not finite at which step; else empty
+
+
+def described(error: Exception) -> dict[str, Any]:
+    """Return an error as JSON, for another process; its kind is empty for a bug."""
+    fields = {name: vars(error)[name] for name in ("owner", "divergence") if name in vars(error)}
+    if isinstance(error, OSError):
+        file = error.filename and str(error.filename)
+        fields = {"number": error.errno, "reason": error.strerror, "file": file}
+        return {"kind": OSError.__name__, "error": str(error), "fields": fields}
+    if isinstance(error, BiphasicError):
+        return {"kind": type(error).__name__, "error": str(error), "fields": fields}
+    return {"kind": "", "error": f"{type(error).__name__}: {error}", "fields": {}}
+
+
+def made_again(event: Mapping[str, Any]) -> BiphasicError | OSError | None:
+    """Return the error that `described` described; None for a bug, and others than ours."""
+    if event["kind"] == OSError.__name__:
+        number, reason, file = (event["fields"][name] for name in ("number", "reason", "file"))
+        return OSError(event["error"]) if number is None else OSError(number, reason, file)
+    kind = getattr(errors, event["kind"], None)
+    if isinstance(kind, type) and issubclass(kind, BiphasicError):
+        return kind(event["error"], **event["fields"])
+    return None
 
 
 class RequeuedError(StudyError):
@@ -172,3 +200,30 @@ def with_dependents(identity: str, waiting: Mapping[str, list[str]]) -> list[str
     for dependent in identities:
         identities.extend(waiting[dependent])
     return identities
+
+
+class Request(Config):
+    """One request."""
+
+    kind: Literal["cancel", "retry"]
+    jobs: tuple[str, ...] = ()
+    """Jobs to retry; all failed jobs when empty."""
+
+
+def write_request(folder: Path, request: Request) -> None:
+    """Write a request into a study's folder; its runner reads it within a few seconds."""
+    # To cancel twice is to cancel once; each retry names other jobs.
+    mark = "" if request.kind == "cancel" else f"-{uuid.uuid4().hex[:12]}"
+    write_text(folder / _REQUESTS / f"{request.kind}{mark}.json", request.model_dump_json())
+
+
+def read_requests(folder: Path) -> list[Request]:
+    """Read and delete all pending requests; files that are none of this version are ignored."""
+    requests: list[Request] = []
+    for path in sorted((folder / _REQUESTS).glob("*.json")):
+        try:
+            requests.append(Request.model_validate_json(path.read_text(encoding="utf-8")))
+        except (ValidationError, UnicodeDecodeError, FileNotFoundError):
+            continue
+        path.unlink(missing_ok=True)
+    return requests

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from biphasic.errors import BiphasicError, DivergedError, StoppedError
-from biphasic.execution.job import Report, ShouldStop, throttled
+from biphasic.errors import StoppedError
+from biphasic.execution.job import Report, ShouldStop, described, throttled
 from biphasic.execution.worker import exit_later, prepare_torch, send
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def serve(train: Train) -> None:
     try:
         _join_and_train(train, file, events, is_over)
     except Exception as error:  # noqa: BLE001 - reported to the parent and logged
-        failure = _described(error)
+        failure = described(error)
         if not failure["kind"]:
             traceback.print_exc()
         send(events, event="failed", rank=int(os.environ.get("RANK", "0")), **failure)
@@ -65,21 +65,6 @@ def _stop_in_time(is_over: threading.Event) -> None:
     """Ask the training to stop; exit the process if it has not stopped after a few seconds."""
     is_over.set()
     exit_later(1)
-
-
-def _described(error: Exception) -> dict[str, Any]:
-    """Return an error's type and fields, from which the parent makes it again; "" for a bug."""
-    if isinstance(error, OSError):
-        fields = {
-            "number": error.errno,
-            "reason": error.strerror,
-            "file": error.filename and str(error.filename),
-        }
-        return {"kind": OSError.__name__, "error": str(error), "fields": fields}
-    if isinstance(error, BiphasicError):
-        fields = {"divergence": error.divergence} if isinstance(error, DivergedError) else {}
-        return {"kind": type(error).__name__, "error": str(error), "fields": fields}
-    return {"kind": "", "error": f"{type(error).__name__}: {error}", "fields": {}}
 
 
 def _join_and_train(train: Train, file: Path, events: int, is_over: threading.Event) -> None:

@@ -20,6 +20,7 @@ from biphasic.execution.executor import Executor
 from biphasic.execution.job import (
     ExecutorError,
     JobFailedError,
+    Request,
     RequeuedError,
     WorkItem,
     dependents,
@@ -27,7 +28,6 @@ from biphasic.execution.job import (
     save_job,
     with_dependents,
 )
-from biphasic.execution.requests import Request
 
 _TAKEN_SECONDS = 2.0  # interval between checks of a job that another process is running
 _LISTEN_SECONDS = 1.0  # maximum wait for an event before reading requests

@@ -22,14 +22,21 @@ from typing import IO, Any
 from biphasic.child import Child, messages, variables_set
 from biphasic.errors import (
     BiphasicError,
-    DivergedError,
     DoneElsewhereError,
     LockHeldError,
     LostRankError,
     StoppedError,
     os_error_text,
 )
-from biphasic.execution.job import Job, JobFailedError, LoadJob, Progress, throttled
+from biphasic.execution.job import (
+    Job,
+    JobFailedError,
+    LoadJob,
+    Progress,
+    described,
+    made_again,
+    throttled,
+)
 from biphasic.plugin_code import error_of_plugin
 
 _EXIT_SECONDS = 15.0
@@ -99,7 +106,8 @@ def _run(
         with _logged(Path(given["log"])), variables_set(given["environment"]):
             outcome = _outcome(lambda: load(given["job"]).run(report, should_stop=is_over.is_set))
     except OSError as error:  # the log cannot be made
-        outcome = {"event": "failed", "error": os_error_text(error), "is_final": False}
+        told = {**described(error), "error": os_error_text(error)}
+        outcome = {"event": "failed", "is_final": False, **told}
     send(events, **outcome)
 
 
@@ -107,28 +115,18 @@ def _outcome(work: Callable[[], None]) -> dict[str, Any]:
     """Run some work; return the event that describes its outcome."""
     try:
         work()
-    except LockHeldError as error:
-        return {"event": "taken", "error": str(error), "owner": error.owner}
-    except DoneElsewhereError:
-        return {"event": "elsewhere"}
-    except StoppedError as error:
-        return {"event": "stopped", "error": str(error)}
-    except BiphasicError as error:
-        # Retrying does not help with invalid settings or data, but a lost rank or a full disk
-        # may be transient.
-        is_luck = isinstance(error, LostRankError) or isinstance(error.__cause__, OSError)
-        fields = {"divergence": error.divergence} if isinstance(error, DivergedError) else {}
-        return {"event": "failed", "error": str(error), "is_final": not is_luck, **fields}
     except Exception as error:  # noqa: BLE001 - a worker survives any job's failure and logs it
+        told = {"event": "failed", **described(error)}
+        if isinstance(error, BiphasicError):
+            # Retrying does not help with invalid settings or data, but a lost rank or a full disk
+            # may be transient.
+            is_luck = isinstance(error, LostRankError) or isinstance(error.__cause__, OSError)
+            return told | {"is_final": not is_luck}
         traceback.print_exc()
-        is_os = isinstance(error, OSError)
-        text = os_error_text(error) if is_os else f"{type(error).__name__}: {error}"
-        of_plugin = None if is_os else error_of_plugin(error)
-        return {
-            "event": "failed",
-            "error": str(of_plugin or text),
-            "is_final": of_plugin is not None,
-        }
+        if isinstance(error, OSError):
+            return told | {"error": os_error_text(error), "is_final": False}
+        of_plugin = error_of_plugin(error)
+        return told | {"error": str(of_plugin or told["error"]), "is_final": of_plugin is not None}
     return {"event": "finished"}
 
 
@@ -201,25 +199,22 @@ class WorkerProcess(Child):
             raise
         if event is None:
             raise self._died(log)
-        kind = event["event"]
-        if kind == "elsewhere":
-            raise DoneElsewhereError("another process finished it")
-        if kind == "taken":
-            raise LockHeldError(event["error"], event["owner"])
-        if kind == "stopped":
-            if self.is_stopped:
-                raise StoppedError(event["error"])
+        if event["event"] == "finished":
+            return
+        error = made_again(event)
+        if isinstance(error, StoppedError) and not self.is_stopped:
             # By a signal from elsewhere. It accepts no more jobs: wait for its exit, or the next
             # job would go to it.
             self.end()
-            raise JobFailedError(f"its worker was terminated; {event['error']}")
-        if kind == "failed":
-            raise JobFailedError(
-                event["error"],
-                is_final=event["is_final"],
-                log=log if log.is_file() else None,
-                divergence=event.get("divergence", ""),
-            )
+            raise JobFailedError(f"its worker was terminated; {error}")
+        if isinstance(error, StoppedError | LockHeldError | DoneElsewhereError):
+            raise error
+        raise JobFailedError(
+            event["error"],
+            is_final=event["is_final"],
+            log=log if log.is_file() else None,
+            divergence=event["fields"].get("divergence", ""),
+        )
 
     def _outcome(
         self, stdout: IO[bytes], watch: Callable[[Progress], None]

@@ -25,7 +25,7 @@ def test_what_cannot_be_checked_is_named(cli, tmp_path):
         code, _, error = cli("plugin", "check", named)
         assert (code, message in error) == (2, True), error
     code, _, error = cli("plugin", "check", path, "--set", "evry=3")
-    assert (code, "settings: unknown key 'evry' (did you mean 'every'?)" in error) == (2, True)
+    assert (code, "unknown key 'settings.evry' (did you mean 'every'?)" in error) == (2, True)
 
 
 def test_files_in_the_store_are_listed(cli, tmp_path):

@@ -67,7 +67,7 @@ def test_a_site_file_or_an_option_names_an_executor(write, tmp_path):
     site.write_text("{executor: local, workers: 1}")
     assert load_executor(site) == Local(workers=1)
     site.write_text("{executor: ./threads.py:Threads, job: 3}")
-    with pytest.raises(ConfigError, match=r"unknown key 'job' \(did you mean 'jobs'\?\)"):
+    with pytest.raises(ConfigError, match=r"unknown key 'executor.job' \(did you mean 'jobs'\?\)"):
         load_executor(site)
     site.write_text("{executor: elsewhere}")
     with pytest.raises(ConfigError, match=r"'elsewhere' \(known: cluster, local\)"):

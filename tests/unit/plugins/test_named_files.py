@@ -74,8 +74,8 @@ def test_a_recipe_names_a_file_beside_it(path, monkeypatch, tmp_path_factory):
 def test_settings_are_checked_as_ours_are(path):
     for change, message in (
         ("phases.1.every=0", r"recipe.yaml: phases\.1\.every: input should be greater than 0"),
-        ("phases.1.evry=3", r"phases\.1: unknown key 'evry' \(did you mean 'every'\?\)"),
-        ("phases.1.step=3", r"phases\.1: unknown key 'step' \(did you mean 'steps'\?\)"),
+        ("phases.1.evry=3", r"unknown key 'phases\.1\.evry' \(did you mean 'every'\?\)"),
+        ("phases.1.step=3", r"unknown key 'phases\.1\.step' \(did you mean 'steps'\?\)"),
         (
             "phases.1.objective=./stride.py:Strode",
             r"^objective: .*stride.py: has no class Strode .did you mean 'Stride'",

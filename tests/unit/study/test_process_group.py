@@ -21,8 +21,8 @@ from biphasic.distributed import (
     served_store,
 )
 from biphasic.errors import ConfigError, DataError, DoneElsewhereError, LostRankError
-from biphasic.execution import heartbeats, node, ranks
-from biphasic.execution.heartbeats import Heartbeats
+from biphasic.execution import node, ranks
+from biphasic.execution.ranks import Heartbeats
 from biphasic.ports import STORE
 from biphasic.study.jobs.train import RANK, TrainJob
 from biphasic.training.compute import ComputeConfig
@@ -200,7 +200,7 @@ class Group:
 def group_of(monkeypatch) -> Callable[[int], Group]:
     """Return groups of some ranks: `group_of(3)`."""
     clock = Clock()
-    for module in (distributed, heartbeats):
+    for module in (distributed, ranks):
         monkeypatch.setattr(module, "time", clock)
     return lambda size: Group(clock, size)
 

@@ -8,8 +8,9 @@ import torch
 from rich.console import Console
 
 from biphasic.errors import ConfigError, DataError, LockHeldError, os_error_text
-from biphasic.execution.job import JobFailedError, Progress
-from biphasic.execution.requests import (
+from biphasic.execution.job import (
+    JobFailedError,
+    Progress,
     Request,
     read_requests,
     write_request,

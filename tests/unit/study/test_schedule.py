@@ -9,12 +9,12 @@ from biphasic.errors import ConfigError, DoneElsewhereError, LockHeldError
 from biphasic.execution import scheduler as schedule
 from biphasic.execution.job import (
     JobFailedError,
+    Request,
     RequeuedError,
     dependents,
     longest_paths,
     with_dependents,
 )
-from biphasic.execution.requests import Request
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
 
 

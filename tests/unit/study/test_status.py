@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from biphasic.errors import ConfigError, DataError
-from biphasic.execution.requests import read_requests
+from biphasic.execution.job import read_requests
 from biphasic.locks import LEASE_SECONDS, LOCK, find_owner, hold, this_process
 from biphasic.study.find import find_study
 from biphasic.study.gc.verify import verify_study

@@ -1,31 +1,44 @@
-"""An executor of jobs on a cluster."""
+"""An executor of jobs on a cluster, and a trial of its site file."""
 
 from __future__ import annotations
 
 import json
 import math
+import platform
+import shutil
 import threading
 import time
 import uuid
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from parsl.executors.high_throughput.errors import ManagerLost
 from pydantic import ValidationError
+from rich.console import Console
 
 from biphasic.errors import BiphasicError
 from biphasic.execution.cluster.engine import GROUPS, SINGLE, Block, Engine
 from biphasic.execution.cluster.providers import cancel_blocks
-from biphasic.execution.cluster.remote import RUNNING, STOP, RemoteJob, RemoteProgress, run_job
-from biphasic.execution.cluster.site import Site, group_nodes, is_batch_id
+from biphasic.execution.cluster.remote import (
+    RUNNING,
+    STOP,
+    RemoteJob,
+    RemoteProgress,
+    describe_node,
+    run_job,
+)
+from biphasic.execution.cluster.site import Site, check_fits, group_nodes, is_batch_id
 from biphasic.execution.executor import Work
 from biphasic.execution.job import ExecutorError, JobFailedError, Progress, RequeuedError
 from biphasic.execution.slots import Nodes
 from biphasic.execution.worker import STOP_SECONDS
 from biphasic.files import write_text
+from biphasic.progress import progress_bar
 
 _LOOK_SECONDS = 1.0
 _MOST_AHEAD = 8
@@ -301,3 +314,46 @@ def _read(path: Path) -> RemoteProgress | None:
         return RemoteProgress.model_validate_json(path.read_bytes())
     except (FileNotFoundError, ValidationError):
         return None
+
+
+def check_site(site: Site, root: Path, *, minutes: float, console: Console) -> Iterator[str]:
+    """Run a trivial job below `root`, which nodes must see; describe its node in lines of text."""
+    folder = root / f".site-check-{uuid.uuid4().hex[:8]}"
+    check_fits(site, folder)
+    engine = Engine(site, folder, submissions=deque())
+    try:
+        with progress_bar(console, "waiting for a node"):
+            node = _wait(engine, engine.submit(SINGLE, describe_node, None), minutes, folder)
+    finally:
+        left = engine.cancel()
+        engine.stop()
+    shutil.rmtree(folder)
+    if left:
+        yield f"batch jobs that could not be cancelled: {', '.join(left)}"
+    yield f"{node['host']}: Python {node['python']}, torch {node['torch']}, {node['cores']} cores"
+    if node["python"] != platform.python_version():
+        yield f"this machine has Python {platform.python_version()}"
+    yield f"GPUs: {', '.join(node['gpus']) or 'none'}"
+    if len(node["gpus"]) < (1 if site.gpus_per_node else 0):
+        raise ExecutorError(
+            f"gpus_per_node is {site.gpus_per_node}, and torch finds no GPU on {node['host']}"
+        )
+    # It has read the keys there, or it could not have connected.
+    yield f"{root}: seen by this machine and by {node['host']}"
+
+
+def _wait(
+    engine: Engine, future: Future[dict[str, Any]], minutes: float, folder: Path
+) -> dict[str, Any]:
+    end = time.monotonic() + 60 * minutes
+    while not future.done():
+        problem = engine.look() or engine.trouble(most=1)
+        if problem:
+            raise ExecutorError(f"no node ran a job: {problem}; scripts and logs are in {folder}")
+        if time.monotonic() > end:
+            raise ExecutorError(f"no node within {minutes:g} minutes; {engine.queue()}")
+        time.sleep(_LOOK_SECONDS)
+    error = future.exception()
+    if error is not None:
+        raise ExecutorError(f"a node could not run a job: {error}")
+    return future.result()

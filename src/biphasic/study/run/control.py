@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from biphasic.config import nearest
 from biphasic.errors import ConfigError
-from biphasic.execution.requests import Request, write_request
+from biphasic.execution.job import Request, write_request
 from biphasic.locks import LEASE_SECONDS, LOCK, Owner, Say, find_owner
 from biphasic.shown import Shown
 from biphasic.study.status.record import FailedJob, read_progress

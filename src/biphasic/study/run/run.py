@@ -27,9 +27,9 @@ from biphasic.execution.job import (
     RequeuedError,
     WorkItem,
     dependents,
+    read_requests,
     with_dependents,
 )
-from biphasic.execution.requests import read_requests
 from biphasic.execution.scheduler import Failure, RetryPolicy, Scheduler, WorkOutcome
 from biphasic.locks import refuse_while_cleaning, this_process
 from biphasic.model.compute.device import compute_device, parse_device

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from biphasic.config import dump_settings
 from biphasic.data.building.config import CorpusConfig
 from biphasic.records import Convention
 from biphasic.study.spec.study import (
@@ -19,7 +20,6 @@ from biphasic.study.spec.study import (
 )
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
-from biphasic.yaml_text import dump_settings
 
 _PER_MODEL = """\
 finetuning.protocol.max_seqlen is not set, so it is the model's maximum. Settings in a task's

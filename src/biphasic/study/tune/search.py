@@ -19,7 +19,7 @@ from biphasic.analysis.tune_record import (
     TuneBy,
     TuneRecord,
 )
-from biphasic.config import load_settings
+from biphasic.config import dump_settings, load_settings
 from biphasic.errors import ConfigError, StoppedError, StudyError
 from biphasic.execution.local import Local
 from biphasic.execution.scheduler import Failure, RetryPolicy
@@ -43,7 +43,6 @@ from biphasic.study.tune.trials import (
     trial_study,
 )
 from biphasic.training.recipe import PretrainedModel
-from biphasic.yaml_text import dump_settings
 
 KEY = "tuned_rates"
 ENDING = ".rates.yaml"
