@@ -313,7 +313,7 @@ class Store:
 
     def walk(self, kind: ArtifactType) -> set[str]:
         """Return the names of all complete artifacts of a kind."""
-        return {path.name for path in sealed_in(self.path / kind.place)}
+        return complete_names(self.path / kind.place)
 
     def state(self, identity: str) -> StateRecord:
         """Read the record of a state."""
@@ -321,9 +321,7 @@ class Store:
 
     def result(self, identity: str) -> ResultRecord:
         """Read the record of a fine-tuning."""
-        from biphasic.records import ResultRecord  # noqa: PLC0415
-
-        return self.get(RESULT, identity).record(ResultRecord, "result.json")
+        return read_result_record(self.folder(RESULT, identity))
 
     def with_ancestors(self, known: Iterable[Key]) -> set[Key]:
         """Return artifacts with all that they were made from, as far as the store has them."""
@@ -338,9 +336,11 @@ class Store:
         return found
 
 
-def sealed_in(folder: Path) -> list[Path]:
-    """Return the complete folders directly below a folder, by name."""
-    return sorted(filter(is_complete, folder.iterdir())) if folder.is_dir() else []
+def complete_names(folder: Path) -> set[str]:
+    """Return the names of all complete folders directly below a folder."""
+    if not folder.is_dir():
+        return set()
+    return {entry.name for entry in folder.iterdir() if is_complete(entry)}
 
 
 def read_state_record(folder: Path, *, identity: str | None) -> StateRecord:
@@ -348,6 +348,28 @@ def read_state_record(folder: Path, *, identity: str | None) -> StateRecord:
     from biphasic.records import StateRecord  # noqa: PLC0415
 
     return STATE.open(folder, identity=identity).record(StateRecord, "state.json")
+
+
+def read_result_record(folder: Path) -> ResultRecord:
+    """Read the record of a fine-tuning in a store."""
+    from biphasic.records import ResultRecord  # noqa: PLC0415
+
+    return RESULT.open(folder, identity=folder.name).record(ResultRecord, "result.json")
+
+
+def state_folder(store: Path, identity: str) -> Path:
+    """Return the folder of a state."""
+    return Store(store).folder(STATE, identity)
+
+
+def is_trained(store: Path, identity: str) -> bool:
+    """Return whether a store has a state."""
+    return Store(store).has(STATE, identity)
+
+
+def result_folder(store: Path, identity: str) -> Path:
+    """Return the folder of a fine-tuning."""
+    return Store(store).folder(RESULT, identity)
 
 
 def store_of(root: Path | str) -> Path:

@@ -22,7 +22,7 @@ from biphasic.execution.scheduler import RetryPolicy, Scheduler
 from biphasic.model.compute.device import compute_threads, computing_on, visible_devices
 from biphasic.progress import progress_bar, say_on
 from biphasic.records import Convention
-from biphasic.store import RESULT, Store
+from biphasic.store import RESULT, is_complete, read_result_record, result_folder
 from biphasic.study.gc.pins import record_pin
 from biphasic.study.inputs.tasks import PlannedTask, few_steps
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
@@ -119,10 +119,10 @@ def summarise(
     console: Console,
 ) -> Evaluation:
     """Read and verify the results of a task's runs, and estimate its score in percent points."""
-    metric, store = task.info.metric, Store(planned.store)
+    metric, folder = task.info.metric, planned.store / RESULT.place
     for run in runs:
-        store.get(RESULT, run.id).verify()
-    results = tuple(store.result(run.id) for run in runs)
+        RESULT.open(folder / run.id, identity=run.id).verify()
+    results = tuple(read_result_record(folder / run.id) for run in runs)
     selected = best_per_seed(grid(results, metric=metric))
     score = estimate([entry.test for entry in selected], convention=convention)
     return Evaluation(
@@ -132,7 +132,7 @@ def summarise(
         estimate=None if score is None else score.in_points,
         selected=tuple(entry.run for entry in selected),
         results=results,
-        folder=store.path / RESULT.place,
+        folder=folder,
         other_reading=planned.other_reading(task),
         baselines=_baselines(planned, task, console=console),
     )
@@ -143,13 +143,13 @@ def _baselines(
 ) -> dict[str, float]:
     """Compute the missing floors and references of a task; return their means on test."""
     every, scores = planned.baselines([task]), defaultdict[str, list[float]](list)
-    store = Store(planned.store)
-    if not all(store.has(RESULT, one.id) for one in every):
+    folders = [result_folder(planned.store, one.id) for one in every]
+    if not all(map(is_complete, folders)):
         with progress_bar(console, "computing floors and references"):
             compute_baselines(every, planned.store, planned.encoder.folder)
-    for one in every:
-        store.get(RESULT, one.id).verify()
-        share = (store.result(one.id).test or {}).get(task.info.metric)
+    for one, folder in zip(every, folders, strict=True):
+        RESULT.open(folder, identity=one.id).verify()
+        share = (read_result_record(folder).test or {}).get(task.info.metric)
         if share is not None:  # a plugin's metric may be of models alone
             scores[one.name].append(100 * share)
     return {name: fmean(of) for name, of in scores.items()}

@@ -19,7 +19,7 @@ from biphasic.errors import CheckpointError, DataError
 from biphasic.facts import NATS
 from biphasic.files import digest, is_file, read_json, read_json_object
 from biphasic.records import LedgerEntry, ResultRecord, StateRecord, phase_of
-from biphasic.store import RESULT, Store, is_complete
+from biphasic.store import RESULT, is_complete, read_result_record
 
 _CORPUS = "corpus.json"
 # Shown elsewhere in the table, or irrelevant to readers.
@@ -264,6 +264,6 @@ def _results(folder: Path, identity: str, left_out: list[str]) -> Iterator[Resul
             if not isinstance(raw, dict) or raw.get("state") != identity:
                 continue
             RESULT.open(path.parent, remedy="run the fine-tuning again").verify()
-            yield Store(folder.parent).result(path.parent.name)
+            yield read_result_record(path.parent)
         except (CheckpointError, DataError):
             left_out.append(f"fine-tuning {path.parent.name[:12]}: its record is damaged")

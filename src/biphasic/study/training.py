@@ -15,7 +15,7 @@ from biphasic.execution.inline import run_here
 from biphasic.locks import Say
 from biphasic.plugins import keep_files
 from biphasic.progress import say_on
-from biphasic.store import STATE, Store, read_state_record
+from biphasic.store import STATE, Store, is_trained, read_state_record, state_folder
 from biphasic.study.by_name import link_states, readable_name
 from biphasic.study.gc.pins import EVENT_FILES, record_pin
 from biphasic.study.inputs.corpus import DataPaths
@@ -85,7 +85,7 @@ def train_recipe(
     run_here(job, console=console, deadline=deadline)
     names = {readable_name(recipe_name(job.recipe), job.id): job.id}
     link_states(store, "pretrain", names, say=say)
-    trained = Store(store).folder(STATE, job.id)
+    trained = state_folder(store, job.id)
     _say_losses(trained, say)
     return trained
 
@@ -122,7 +122,7 @@ def _start(lineage: Lineage, store: Path, *, say: Say, fresh: bool) -> int:
     """Return the step of the newest state of a lineage; with `fresh`, made by the running code."""
     identities = lineage.identities
     while True:
-        states = [Store(store).has(STATE, name) for name in identities]
+        states = [is_trained(store, name) for name in identities]
         start = max((step for step, is_there in enumerate(states) if is_there), default=0)
         segment = (identities[-1], start if start < len(identities) - 1 else 0)
         other = OtherCode.of(store, [identities[start]], [segment])

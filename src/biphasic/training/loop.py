@@ -27,7 +27,7 @@ from biphasic.distributed import ALONE, Activity, ProcessGroup
 from biphasic.errors import ConfigError, DivergedError, StoppedError
 from biphasic.model.compute.kernels import cpu_kernels
 from biphasic.model.head import has_head
-from biphasic.store import STATE, Store, is_complete
+from biphasic.store import is_complete, state_folder
 from biphasic.training.background import BackgroundWriter, background_writer, prefetched
 from biphasic.training.compute import ComputeConfig, steps_ahead
 from biphasic.training.data import TrainingData
@@ -142,7 +142,7 @@ def train_segment(
             f"compute.processes is {compute.processes}, but this process is "
             f"one of {ranks.dp_world_size}; start them with biphasic.execution.ranks"
         )
-    target = Store(store).folder(STATE, lineage.identities[end])
+    target = state_folder(store, lineage.identities[end])
     progress = Checkpoints.of(store, lineage.identities[end], start=start)
     if ranks.from_first(is_complete(target)):
         if ranks.is_first:

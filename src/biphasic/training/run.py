@@ -38,7 +38,7 @@ from biphasic.numerics import running_code
 from biphasic.objectives.phases import loss_units, uses_of_head
 from biphasic.plugins import named_plugins
 from biphasic.records import HeldoutLine, LedgerEntry, StateRecord
-from biphasic.store import STATE, Store
+from biphasic.store import state_folder
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
@@ -226,7 +226,7 @@ def resume_or_start(
         snapshot, model = None, first_model(recipe, data)
     else:
         if latest is None:
-            folder = Store(store).folder(STATE, identities[start])
+            folder = state_folder(store, identities[start])
         else:
             folder = progress.path(latest)
             progress.verify(latest)

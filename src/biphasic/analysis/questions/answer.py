@@ -23,7 +23,7 @@ from biphasic.analysis.text import csv_text, listing
 from biphasic.numerics import Part, is_other_code
 from biphasic.records import AskedRecord, ForecastRecord, QuestionRecord, RegistrationRecord
 from biphasic.registration import changed_parts, fixed_part
-from biphasic.store import RESULT, Store
+from biphasic.store import result_folder
 
 MISSES = 0.1  # share of outcomes outside a good forecaster's 90 % intervals
 
@@ -357,4 +357,4 @@ def _written(records: StudyRecords) -> list[float]:
     if records.store is None:
         return []
     names = {result.id for result in records.results_of(records.runs)}
-    return [(Store(records.store).folder(RESULT, n) / "result.json").stat().st_mtime for n in names]
+    return [(result_folder(records.store, n) / "result.json").stat().st_mtime for n in names]

@@ -47,7 +47,7 @@ from biphasic.analysis.text import listing
 from biphasic.errors import CheckpointError, DataError, is_system_fault, reading
 from biphasic.files import digest, is_file, is_folder, read_json_object
 from biphasic.records import STUDY, Convention, ResultRecord
-from biphasic.store import RESULT, STORE, Store
+from biphasic.store import RESULT, STORE, is_complete, read_result_record, result_folder
 
 RESULTS = "results.json"
 RUN_FOLDER = "MODEL/TASK/DATASET/[TRAINSET_]lrX_sdS"
@@ -133,11 +133,11 @@ def read_store(store: Path, choice: DatasetChoice = EVERY) -> Layout:
         pin = read_json_object(path)
         if pin.get("made_by") != "evaluate":
             continue
-        for identity in pin["results"]:
-            if not Store(store).has(RESULT, identity):  # a rate beyond the grid that was not due
+        for folder in (result_folder(store, result) for result in pin["results"]):
+            if not is_complete(folder):  # a rate beyond the grid that was not due
                 continue
             try:
-                result = Store(store).result(identity)
+                result = read_result_record(folder)
             except CheckpointError as error:
                 problems.append(Problem("damaged", str(error)))
                 continue

@@ -18,7 +18,7 @@ from biphasic.locks import lock_work
 from biphasic.model.loading.hub import LocalModel
 from biphasic.numerics import running_code
 from biphasic.records import ZERO_SHOT_SEED, ResultRecord
-from biphasic.store import RESULT, Store
+from biphasic.store import RESULT, is_complete, result_folder
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.plan.finetuning import task_determinants
 from biphasic.tasks.baselines import BASELINES_VERSION, DRAWS, TRAINED, Setting
@@ -111,7 +111,7 @@ class PlannedBaseline:
             about=facts_to_record(self.task.info.kind, kind.facts),
         )
         remove_partials(store / RESULT.place, self.id)
-        write_result(Store(store).folder(RESULT, self.id), record, scores)
+        write_result(result_folder(store, self.id), record, scores)
 
 
 def plan_baselines(
@@ -145,7 +145,7 @@ def compute_baselines(planned: Sequence[PlannedBaseline], store: Path, tokenizer
     """Compute the missing results; another process may compute them meanwhile."""
     for one in planned:
         with lock_work(store, one.id, wait=f"computing {one.name}"):
-            if not Store(store).has(RESULT, one.id):
+            if not is_complete(result_folder(store, one.id)):
                 one.compute(store, tokenizer)
 
 

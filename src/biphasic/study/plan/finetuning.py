@@ -18,7 +18,7 @@ from biphasic.objectives.contrastive import PairObjective
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.plugins import code_of
 from biphasic.records import ZERO_SHOT_SEED
-from biphasic.store import RESULT, Store
+from biphasic.store import is_complete, result_folder
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput, due_runs
 from biphasic.tasks.folder import read_description
@@ -100,7 +100,7 @@ class FinetuneGroup:
 
     def missing_runs(self) -> list[str]:
         """Return the fine-tunings that are due and have no result."""
-        return [id_ for id_ in self.run_ids() if not Store(self.store).has(RESULT, id_)]
+        return [id_ for id_ in self.run_ids() if not is_complete(result_folder(self.store, id_))]
 
     def job(self, *, tokenizer: Path, encoder: Path) -> FinetuneJob:
         """Return the job that runs them."""

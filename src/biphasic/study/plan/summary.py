@@ -12,7 +12,7 @@ from biphasic.analysis.text import listing
 from biphasic.plugins import short_name
 from biphasic.records import SEED_STREAMS, fixed_streams
 from biphasic.shown import Shown
-from biphasic.store import STATE, Store
+from biphasic.store import is_trained
 from biphasic.study import EXAMPLE_TOKENS
 from biphasic.study.plan.cost import Cost, group_flops, segment_cost, state_bytes, training_cost
 from biphasic.study.plan.finished import Finished, plan_notes
@@ -251,7 +251,7 @@ def _arm_lines(plan: Plan, most: int) -> Iterator[str]:
         if placed := arm.recipe.placed_phases:
             line += f"; peak {rate(placed[0].schedule.peak)}{', tuned' if arm.tuned else ''}"
             line += f"; last peak {rate(arm.tuned_last.peak)}, tuned" if arm.tuned_last else ""
-        if Store(plan.store).has(STATE, arm.state):
+        if is_trained(plan.store, arm.state):
             line += "; already trained"
         yield f"  {name:{width}}  finished encoder {arm.encoder.folder}" if arm.encoder else line
     if len(plan.arms) > most:

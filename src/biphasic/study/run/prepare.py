@@ -18,7 +18,7 @@ from biphasic.locks import Say
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.plugins import keep_files
 from biphasic.progress import progress_bar, say_on
-from biphasic.store import RESULT, STATE, Store
+from biphasic.store import RESULT, STATE, Store, is_trained, state_folder
 from biphasic.study.inputs.corpus import DataPaths, locate_corpus, prepare_corpus
 from biphasic.study.inputs.overlaps import count_overlaps
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver
@@ -203,7 +203,7 @@ def check_disk(study: Study, missing: Sequence[Segment], *, num_checkpoints: int
 
 def missing_work(finished: Finished, paths: DataPaths) -> list[WorkItem]:
     """Return the jobs without results in the store, training first, in the study's order."""
-    plan, store = finished.plan, Store(finished.plan.store)
+    plan = finished.plan
     # An arm repeats if it needs a job repeatedly.
     users: defaultdict[str, list[str]] = defaultdict(list)
     for arm, jobs in plan.jobs_by_arm().items():
@@ -220,7 +220,7 @@ def missing_work(finished: Finished, paths: DataPaths) -> list[WorkItem]:
             num_slots=plan.study.config.compute.processes,
             arms=tuple(users[segment.id]),
             make=partial(_train_job, plan.study, segment, paths),
-            is_done=partial(store.has, STATE, segment.id),
+            is_done=partial(is_trained, plan.store, segment.id),
         )
         for segment in finished.missing_segments()
     ]
@@ -236,7 +236,7 @@ def missing_work(finished: Finished, paths: DataPaths) -> list[WorkItem]:
             make=partial(
                 group.job,
                 tokenizer=plan.encoders.get(group.state, paths.tokenizer),
-                encoder=plan.encoders.get(group.state, store.folder(STATE, group.state)),
+                encoder=plan.encoders.get(group.state, state_folder(plan.store, group.state)),
             ),
             is_done=lambda group=group: not group.missing_runs(),
         )

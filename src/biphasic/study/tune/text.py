@@ -9,7 +9,7 @@ from biphasic.amounts import amount, percent, rate
 from biphasic.analysis.text import listing
 from biphasic.analysis.tune_record import FLAT_NATS, CurveRecord, TuneBy, TuneRecord
 from biphasic.objectives.phases import Phase
-from biphasic.store import STATE, Store
+from biphasic.store import is_trained
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.plan.summary import summarise_plan
 from biphasic.study.spec.arms import ArmConfig
@@ -46,7 +46,7 @@ def plan_lines(tuning: Tuning, rates: Mapping[str, Sequence[float]], root: Path)
     cost = summary.shared
     flops = "" if cost.flops is None else f", {cost.flops:.2e} FLOPs"
     yield f"in all {cost.steps:,} steps, {amount(cost.tokens)} tokens{flops}"
-    done = sum(Store(plan.store).has(STATE, arm.state) for arm in plan.arms)
+    done = sum(is_trained(plan.store, arm.state) for arm in plan.arms)
     yield f"done   {done:,} of {len(plan.arms):,} trials"
 
 

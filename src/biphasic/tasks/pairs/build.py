@@ -34,7 +34,7 @@ from biphasic.errors import ConfigError, DataError, repeated
 from biphasic.files import digest, file_sha256, read_json, remove_partials, write_json
 from biphasic.locks import Say
 from biphasic.plugins import keep_files, short_name
-from biphasic.store import complete_folder, is_complete, sealed_in
+from biphasic.store import complete_folder, complete_names, is_complete
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.pairs.decontamination import Decontamination, EvaluationTask
 from biphasic.tasks.pairs.sources import document_pairs, open_table, table_pairs, task_pairs
@@ -104,7 +104,7 @@ def build_pairs(
                     say(f"reading {source.name}")
                     _write_part(part, source, decontamination)
         finally:
-            if not sealed_in(work):  # after an error; otherwise the next build reads them
+            if not complete_names(work):  # after an error; otherwise the next build reads them
                 shutil.rmtree(work, ignore_errors=True)
         counts = {source.name: read_json(part / _COUNTS) for source, part in parts.items()}
         kept = _without_repeats(parts, counts)
