@@ -181,21 +181,12 @@ def remove(path: Path) -> None:
     shutil.rmtree(leftover)
 
 
-def remove_partials_of(path: Path) -> None:
-    """Delete leftovers of interrupted writers of a file or folder, beside it."""
-    name = re.compile(rf"{re.escape(PARTIAL + path.name)}-\w{{8}}")
-    for leftover in path.parent.glob(f"{PARTIAL}*"):
-        if name.fullmatch(leftover.name):
-            remove(leftover)
-
-
 def remove_partials(folder: Path, name: str = "") -> None:
     """Delete leftovers of interrupted writers of `name` (of anything, if empty) in `folder`."""
-    for leftover in folder.glob(f"{PARTIAL}{name}*"):
-        if leftover.is_dir():
-            shutil.rmtree(leftover)
-        else:
-            leftover.unlink()
+    pattern = re.compile(rf"{re.escape(PARTIAL + name)}-\w{{8}}" if name else ".*")
+    for leftover in folder.glob(f"{PARTIAL}*"):
+        if pattern.fullmatch(leftover.name):
+            remove(leftover)
 
 
 def flush(path: Path) -> None:

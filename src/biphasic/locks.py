@@ -26,7 +26,7 @@ from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
 
 from biphasic.amounts import rough_duration
 from biphasic.errors import PERMIT, DataError, LockedError, LockHeldError, StudyError
-from biphasic.files import PARTIAL, remove, remove_partials_of
+from biphasic.files import PARTIAL, remove, remove_partials
 
 HEARTBEAT_SECONDS = 20.0  # seconds between heartbeats of an owner
 LEASE_SECONDS = 300.0  # seconds without a heartbeat after which another process takes the lock over
@@ -197,7 +197,7 @@ def sole_writer(path: Path, *, say: Say | None = None) -> Iterator[None]:
     """Let one process at a time write a file or folder; delete what killed ones left beside it."""
     holder = path.with_name(f"{PARTIAL}{path.name}.lock")
     with hold(holder, remedy="choose another name", say=say):
-        remove_partials_of(path)
+        remove_partials(path.parent, path.name)
         yield
 
 

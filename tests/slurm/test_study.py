@@ -132,7 +132,7 @@ def test_status_names_hosts_and_blocks_and_cancel_saves(
 def test_a_block_drains_before_its_time_limit(slurm: SlurmCluster, local: Path, tmp_path: Path):
     root = copy_root(local, tmp_path / "root", data_only=True)
     study = write_long_study(tmp_path, steps=4800)  # longer than a block on a fast core
-    site = write_site(tmp_path, walltime="00:01:00", drain_minutes=0.5, max_blocks=1)
+    site = write_site(tmp_path, walltime="00:01:00", max_blocks=1)
     ended = run_command("study", "run", study, "--root", root, "--site", site)
     assert ended.returncode == 0, ended.stderr
     assert "reached the time limit" in ended.stderr

@@ -15,9 +15,8 @@ from biphasic.evaluation.plan import PlannedEvaluation
 from biphasic.evaluation.result import Evaluation
 from biphasic.execution.display import StudyDisplay
 from biphasic.execution.executor import Work
-from biphasic.execution.inline import run_here
 from biphasic.execution.job import WorkItem
-from biphasic.execution.local import Local
+from biphasic.execution.local import Local, run_here
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
 from biphasic.model.compute.device import compute_threads, computing_on, visible_devices
 from biphasic.progress import progress_bar, say_on

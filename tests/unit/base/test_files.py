@@ -238,11 +238,11 @@ def test_foreign_files_are_kept(tmp_path, name):
 
 def test_remove_partials_keeps_complete_folders(tmp_path, sealed):
     shutil.copytree(sealed, tmp_path / "state")
-    (tmp_path / ".partial-state-1").mkdir()
-    (tmp_path / ".partial-state-1" / "a").write_text("1")
-    (tmp_path / ".partial-other-1").write_text("1")
+    (tmp_path / ".partial-state-01234567").mkdir()
+    (tmp_path / ".partial-state-01234567" / "a").write_text("1")
+    (tmp_path / ".partial-other-01234567").write_text("1")
     remove_partials(tmp_path, "state")
-    assert {path.name for path in tmp_path.iterdir()} == {"state", ".partial-other-1"}
+    assert {path.name for path in tmp_path.iterdir()} == {"state", ".partial-other-01234567"}
     remove_partials(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"state"}
     remove_partials(tmp_path / "nowhere")

@@ -26,7 +26,7 @@ _SAFE_PATH = re.compile(r"[\w./+@%:,=-]+")
 _SINFO_SECONDS = 60
 _SINFO_FORMAT = "%P|%l|%c|%G|%D"
 _MOST_SECONDS = 7 * 24 * 3600
-_SHORT_MINUTES = 20  # blocks shorter than this cannot drain for as long as others do
+_DRAIN_SECONDS = 300
 # Directives that set the time limit of a block.
 _TIME_LIMITS = {"slurm": r"\s(--time\b|-t)", "pbs": r"walltime=", "lsf": r"\s-W"}
 _SUBMIT = {"slurm": "sbatch", "pbs": "qsub", "lsf": "bsub"}
@@ -48,9 +48,8 @@ class Site(Config):
     nodes_per_block: int = Field(1, ge=1, le=1000)
     """Nodes of a block."""
     walltime: str = Field("01:00:00", pattern=DURATION)
-    """Time limit of a block, HH:MM:SS. Jobs that are not finished by then go on in another one."""
-    drain_minutes: float = Field(5.0, gt=0, le=120)
-    """Before its time limit, a block takes no more jobs, and those that run save their progress."""
+    """Time limit of a block, HH:MM:SS. Five minutes before it, or after three quarters of a short
+    one, jobs save their progress and go on in another block."""
     gpus_per_node: int = Field(0, ge=0, le=64)
     """GPUs of a node; 0 for nodes without."""
     jobs_per_gpu: int = Field(1, ge=1, le=64)
@@ -82,8 +81,6 @@ class Site(Config):
     def _check(self) -> Site:
         if (self.gpus_per_node > 0) == (self.jobs_per_node is not None):
             raise ValueError("give either gpus_per_node or jobs_per_node")
-        if self.drain_minutes * 60 > self.walltime_seconds / 2:
-            raise ValueError("drain_minutes: more than half of walltime")
         if self.scheduler == "local" and self.nodes_per_block > 1:
             raise ValueError("nodes_per_block: this machine is one node")
         limit = _TIME_LIMITS.get(self.scheduler)
@@ -103,7 +100,7 @@ class Site(Config):
     @property
     def drain_seconds(self) -> int:
         """Return the seconds before its time limit in which a block takes no more jobs."""
-        return round(60 * self.drain_minutes)
+        return min(_DRAIN_SECONDS, self.walltime_seconds // 4)
 
     @property
     def slots_per_node(self) -> int:
@@ -221,8 +218,6 @@ def site_text(partition: str | None) -> str:
         chosen = found[names.index(partition)]
     else:
         raise ConfigError(f"--partition {partition}: not a partition{nearest(partition, names)}")
-    walltime, minutes = _walltime(chosen.limit)
-    drain = f"\ndrain_minutes: {minutes / 4:g}" if minutes < _SHORT_MINUTES else ""
     jobs = (
         f"gpus_per_node: {chosen.gpus}\njobs_per_gpu: 1"
         if chosen.gpus
@@ -238,7 +233,7 @@ partition: {json.dumps(chosen.name)}
 # A block is one batch job.
 nodes_per_block: 1
 max_blocks: {min(max(chosen.nodes, 1), 4)}
-walltime: "{walltime}"{drain}
+walltime: "{_walltime(chosen.limit)}"
 # Modules to load and lines to run on nodes first, if this Python does not work there as it is.
 modules: []
 setup: []
@@ -294,12 +289,12 @@ def _partitions(text: str) -> list[_Partition]:
     ]
 
 
-def _walltime(limit: str) -> tuple[str, float]:
-    """Return a limit such as `2-00:00:00` as HH:MM:SS and minutes; without one, a day."""
+def _walltime(limit: str) -> str:
+    """Return a limit such as `2-00:00:00` as HH:MM:SS; without one, a day."""
     days, _, rest = limit.rpartition("-")
     if not re.fullmatch(r"[0-9:]+", rest):
-        return "24:00:00", 24 * 60
+        return "24:00:00"
     parts = [0, 0, *map(int, rest.split(":"))][-3:]
     seconds = (24 * int(days or 0) + parts[0]) * 3600 + parts[1] * 60 + parts[2]
     minutes, seconds = divmod(min(seconds, _MOST_SECONDS), 60)
-    return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}", minutes + seconds / 60
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}"
