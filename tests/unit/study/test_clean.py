@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from biphasic import locks
 from biphasic.config import parse_config
 from biphasic.errors import DataError, LockedError
 from biphasic.files import digest, write_json
 from biphasic.locks import LOCK, hold, lock_work
 from biphasic.store import is_complete
 from biphasic.study.by_name import link_states, readable_name
-from biphasic.study.gc import clean as cleaning
 from biphasic.study.gc.clean import clean
 from biphasic.study.gc.pins import read_pins, record_pin
 from biphasic.study.plan.preview import preview_study
@@ -325,7 +325,7 @@ with lock_work(Path(sys.argv[1]), "work"):
 
 def test_no_work_starts_while_cleaning(root, store, monkeypatch):
     fake_state(store, "useless")
-    remove, refused = cleaning.remove, []
+    remove, refused = locks.remove, []
 
     def try_to_work(path):
         work = [sys.executable, "-c", WORK, str(store)]
@@ -333,7 +333,7 @@ def test_no_work_starts_while_cleaning(root, store, monkeypatch):
         refused.append(tried.stderr)
         remove(path)
 
-    monkeypatch.setattr(cleaning, "remove", try_to_work)
+    monkeypatch.setattr(locks, "remove", try_to_work)
     clean(root, delete=True)
     assert ["being cleaned" in message for message in refused] == [True]
 
@@ -438,13 +438,13 @@ def test_an_interrupted_deletion_leaves_nothing_that_looks_finished(root, store,
 def test_a_cleaner_that_lost_its_lock_deletes_nothing_more(root, store, monkeypatch):
     fake_state(store, "useless-1")
     fake_state(store, "useless-2")
-    remove = cleaning.remove
+    remove = locks.remove
 
     def lose_the_lock(path):
         remove(path)
         (store / ".cleaning").write_text("another process's\n")
 
-    monkeypatch.setattr(cleaning, "remove", lose_the_lock)
+    monkeypatch.setattr(locks, "remove", lose_the_lock)
     with pytest.raises(LockedError, match="another process took over"):
         clean(root, delete=True)
     assert len(list((store / "states").glob("useless-*"))) == 1

@@ -28,15 +28,20 @@ from biphasic.study.jobs.train import RANK, TrainJob
 from biphasic.training.compute import ComputeConfig
 from mini_study import has_ended
 
-LOST = {"rank": 0, "kind": "LostRankError", "error": "a process that trains with this one ended"}
-DAMAGED = {"rank": 1, "kind": "DataError", "error": "row 7: damaged"}
+LOST = {
+    "rank": 0,
+    "kind": "LostRankError",
+    "error": "a process that trains with this one ended",
+    "fields": {},
+}
+DAMAGED = {"rank": 1, "kind": "DataError", "error": "row 7: damaged", "fields": {}}
 FULL = {
     "rank": 0,
     "kind": "OSError",
     "error": "[Errno 28] No space left on device: '/a'",
     "fields": {"number": 28, "reason": "No space left on device", "file": "/a"},
 }
-BUG = {"rank": 2, "kind": "", "error": "ZeroDivisionError: division by zero"}
+BUG = {"rank": 2, "kind": "", "error": "ZeroDivisionError: division by zero", "fields": {}}
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from biphasic.execution.job import read_requests
 from biphasic.locks import LEASE_SECONDS, LOCK, find_owner, hold, this_process
 from biphasic.study.find import find_study
 from biphasic.study.gc.verify import verify_study
+from biphasic.study.plan.cost import group_flops, segment_cost
 from biphasic.study.plan.summary import summarise_plan
 from biphasic.study.run import control
 from biphasic.study.run.control import cancel_study, retry_jobs
@@ -144,11 +145,23 @@ def test_without_a_runner_the_status_comes_from_the_store(root, folder):
     assert status.eta is None
 
 
-def test_time_left_is_not_guessed_without_an_example(root, folder):
+def test_jobs_without_an_example_are_as_fast_as_others(root, folder):
     for result in (root / "store/finetunes").iterdir():
         shutil.rmtree(result)
     status = study_status(folder)
-    assert (status.device_seconds_spent, status.device_seconds_left) == (20.0, None)
+    plan = prepare(Study.saved(folder).config, root).plan
+    trained = sum(segment_cost(segment).flops or 0 for segment in plan.segments)
+    left = 20.0 * sum(flops or 0 for flops in group_flops(plan).values()) / trained
+    assert status.device_seconds_spent == 20.0
+    assert status.device_seconds_left == pytest.approx(left)
+
+
+def test_time_left_is_not_guessed_without_an_example(root, folder):
+    for kind in ("states", "finetunes"):
+        for path in (root / "store" / kind).iterdir():
+            shutil.rmtree(path)
+    status = study_status(folder)
+    assert (status.device_seconds_spent, status.device_seconds_left) == (0.0, None)
     assert "unknown left" in text_of(status)
 
 
