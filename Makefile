@@ -54,7 +54,7 @@ fuzz: $(INSTALLED)  ## Read damaged and hostile inputs of every kind: half an ho
 	BIPHASIC_FUZZ=400 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TEST_PROCESSES) tests/fault/test_fuzz.py
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fault/fuzz_coverage.py $(FUZZ_SECONDS)
 
-soak: $(INSTALLED)  ## Inject faults into runs for 20 minutes, and write docs/reliability.md.
+soak: $(INSTALLED)  ## Inject faults into runs for 20 minutes, and count them in docs/recovery.md.
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m soak.run
 
 mutations: $(INSTALLED)  ## Break the source in ways that tests must notice, one at a time.

@@ -1,6 +1,6 @@
 """How often a family of equal models has a false "clear", and how often a lead is found.
 
-Simulates scores and gives them to the tests that decide in reports. docs/statistics.md has the
+Simulates scores and gives them to the tests that decide in reports. family_error.md has the
 tables. See README.md beside this file.
 """
 
@@ -228,7 +228,7 @@ def noisy_question(
 
 
 def main() -> None:
-    """Print the rows of the tables of docs/statistics.md."""
+    """Print the rows of the tables of family_error.md."""
     parser = command_line(__doc__, "family_error")
     parser.add_argument("--families", type=int, default=4000, help="of each regime")
     chosen = parser.parse_args()

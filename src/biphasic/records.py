@@ -316,16 +316,21 @@ class StateRecord(Record):
         return self.loss_units.get(objective, LOSS_UNITS.get(objective, ""))
 
 
-class TrainingLine(Record):
-    """A line of `metrics.jsonl` after an optimizer step."""
+class LossLine(Record):
+    """A line of `metrics.jsonl` after an optimizer step, as reports read it."""
 
     step: NonNegativeInt
     phase: NonNegativeInt
     objective: str
     loss: float
+    tokens: NonNegativeInt  # Read since step 0, excluding padding.
+
+
+class TrainingLine(LossLine):
+    """A line of `metrics.jsonl` after an optimizer step, as training writes it."""
+
     learning_rate: float
     gradient_norm: float  # Before clipping.
-    tokens: NonNegativeInt  # Read since step 0, excluding padding.
     supervised_tokens: NonNegativeInt  # Of this step.
     tokens_per_second: float
 

@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a script
-"""Inject faults into runs, compare what they leave, and write `docs/reliability.md`.
+"""Inject faults into runs, compare what they leave, and write their counts into `docs/recovery.md`.
 
     make soak                                     # twenty minutes
     cd tests; ../.venv/bin/python -m soak.run --minutes 5 --seed 1 --only checkpoints
@@ -34,11 +34,9 @@ from soak.subjects import Subject, make_subjects, soaking
 from warm import is_ready
 
 ROOT = Path(__file__).parents[2]
-RECORD = ROOT / "docs" / "reliability.json"
-PAGE = RECORD.with_suffix(".md")
-TEXT = Path(__file__).with_name("reliability.md")
-TABLE = "TABLE\n"
-SUMMARY = "SUMMARY\n"
+RECORD = Path(__file__).with_name("record.json")
+PAGE = ROOT / "docs" / "recovery.md"
+BEGIN, END = "<!-- faults -->\n\n", "\n<!-- end -->"
 
 
 def main() -> int:
@@ -118,9 +116,10 @@ def inject(fault: Fault, subject: Subject, folder: Path, draw: random.Random) ->
 
 
 def page(record: dict[str, Any]) -> str:
-    """Return the page that shows a record."""
-    text = TEXT.read_text(encoding="utf-8")
-    return text.replace(SUMMARY, summary(record)).replace(TABLE, table(record["faults"]))
+    """Return the page with the counts of a record."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    counts = f"{summary(record)}\n{table(record['faults'])}"
+    return f"{before}{BEGIN}{counts}{END}{rest.partition(END)[2]}"
 
 
 def summary(record: dict[str, Any]) -> str:
@@ -135,10 +134,10 @@ def summary(record: dict[str, Any]) -> str:
 
 def table(rows: Iterable[dict[str, Any]]) -> str:
     """Return the table of faults."""
-    lines = ["| Where | Fault | Injected | Equal |", "|---|---|---:|---:|"]
-    lines += [
-        f"| {row['where']} | {row['fault']} | {row['injected']} | {row['equal']} |" for row in rows
-    ]
+    lines = ["| Where | Fault, with equal and injected |", "|---|---|"]
+    for where, faults in itertools.groupby(rows, key=lambda row: row["where"]):
+        counts = (f"{row['fault']} {row['equal']}/{row['injected']}" for row in faults)
+        lines.append(f"| {where} | {'; '.join(counts)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from biphasic.errors import DataError, reading
-from biphasic.records import HeldoutLine, TrainingLine, parse_record
+from biphasic.records import HeldoutLine, LossLine, parse_record
 
 _SKIPPED = "the line is skipped"
 
@@ -46,7 +46,7 @@ def read_losses(path: Path, *, where: str, problems: list[str]) -> Losses:
         for number, text in enumerate(stream, start=1):
             try:
                 # Nearly all lines: a check in one call, as a long run logs hundreds of thousands.
-                _add(points, TrainingLine.model_validate_json(text))
+                _add(points, LossLine.model_validate_json(text))
             except (ValidationError, OverflowError):
                 line = f"{where}:{number}"
                 try:
@@ -61,17 +61,17 @@ def read_losses(path: Path, *, where: str, problems: list[str]) -> Losses:
     return curves
 
 
-def _checked(text: str, *, where: str) -> TrainingLine | HeldoutLine:
+def _checked(text: str, *, where: str) -> LossLine | HeldoutLine:
     """Return a line of either kind, or raise what is wrong with it."""
     try:
         raw = json.loads(text)
     except ValueError as error:  # integers of thousands of digits raise it too
         raise DataError(f"{where}: damaged JSON ({error}); {_SKIPPED}") from None
-    kind = HeldoutLine if isinstance(raw, dict) and "heldout" in raw else TrainingLine
+    kind = HeldoutLine if isinstance(raw, dict) and "heldout" in raw else LossLine
     return parse_record(kind, raw, where=where, remedy=_SKIPPED)
 
 
-def _add(points: _Points, line: TrainingLine | HeldoutLine) -> None:
+def _add(points: _Points, line: LossLine | HeldoutLine) -> None:
     kind: LossKind
     if isinstance(line, HeldoutLine):
         kind, losses, phase = "heldout", line.heldout, 0

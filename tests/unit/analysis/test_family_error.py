@@ -1,4 +1,4 @@
-"""How often a family of equal models has a false "clear"; docs/statistics.md has these numbers.
+"""How often a family of equal models has a false "clear"; benchmarks/family_error.md has these numbers.
 
 `benchmarks/family_error.py` draws the families: five models with the same expected score, that
 differ by luck of seeds or pretraining runs, of test examples, or of both together.
@@ -48,8 +48,8 @@ def false_families(name, design, *, num_families=NUM_FAMILIES):
 
 
 def on_the_page():
-    """Return the shares of docs/statistics.md by regime and design."""
-    rows = table_rows("statistics.md", "families")
+    """Return the shares of benchmarks/family_error.md by regime and design."""
+    rows = table_rows("../benchmarks/family_error.md", "families")
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     return {
         (row[0], design): float(row[column].removesuffix(" %")) / 100

@@ -19,7 +19,7 @@ from biphasic.errors import ConfigError
 
 pytestmark = pytest.mark.slow
 
-DOCS = Path(__file__).parents[3] / "docs" / "figures.md"
+DOCS = Path(__file__).parents[3] / "docs" / "report.md"
 SIGNATURES = {"png": b"\x89PNG\r\n", "svg": b"<?xml", "pdf": b"%PDF-1"}
 
 
