@@ -1,6 +1,6 @@
 """The encoder speedrun: how little text and CPU time reach the best loss and BLiMP of AdamW?
 
-docs/speedrun.md has the rules. `prepare` builds the fixed corpus, `run` trains and judges entries
+speedrun.md has the rules. `prepare` builds the fixed corpus, `run` trains and judges entries
 (recipes in speedrun/entries/) over seeds, and `table` tests their records against the baseline's.
 """
 

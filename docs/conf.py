@@ -99,7 +99,7 @@ def _write_reports() -> None:
     """Write the reports of shipped studies, with the records that they link to."""
     extra = Path(html_extra_path[0])
     shutil.rmtree(extra, ignore_errors=True)
-    write_reports(sorted((_DOCS / "evidence").glob("*/records.tar.gz")), extra / "reports")
+    write_reports(sorted((_DOCS / "evidence").glob("*/records.tar.xz")), extra / "reports")
 
 
 def _copy_folders_beside() -> None:

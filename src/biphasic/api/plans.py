@@ -147,11 +147,13 @@ class Jobs(StudyFile, Quiet):
 class Register(StudyFile, Quiet):
     """Fix a study's questions, arms, tasks, grid and seeds under a hash, before its first score.
 
-    Registers again, as a dated amendment, if the study has changed since.
+    Registers again, as a dated amendment, if the study has changed since. Given a folder with
+    `registrations/` instead of a study file, it only reads them.
 
     Raises:
         ConfigError: The study file is invalid or has no questions, or the study has scores and was
             not registered before them.
+        DataError: A registration in the folder is damaged.
 
     Example:
         >>> from biphasic import register
@@ -166,11 +168,18 @@ class Register(StudyFile, Quiet):
     """Finished study whose spreads over runs are assumed, instead of --spread."""
 
     def __call__(self) -> Registered:
+        from biphasic.registration import read_registrations
         from biphasic.study.find import find_study
         from biphasic.study.run.register import Registered, register_study
         from biphasic.study.spec.load import load_study
         from biphasic.study.study import Study
 
+        if (folder := Path(self.file)).is_dir():
+            if self.overrides or self.spread is not None or self.pilot is not None:
+                raise ConfigError(f"{folder}: a folder; to register, name the study file")
+            if not (known := read_registrations(folder)):
+                raise ConfigError(f"{folder}: no registrations; to register, name the study file")
+            return Registered(folder.resolve().name, known)
         if self.spread is not None and self.pilot is not None:
             raise ConfigError("--spread, --pilot: give one of them")
         config = load_study(self.file, self.overrides)

@@ -1,4 +1,4 @@
-"""docs/claims.md: its example is run, and its verdicts are those of the paper's table."""
+"""docs/claims.md: its example is run; verdicts of evidence/paper are those of the paper's table."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_the_page_lists_the_verdicts_on_the_paper_s_table() -> None:
             claims_report(paper), claims_report(restated(paper, "standard")), strict=True
         )
     ]
-    assert table_rows("claims.md", "verdicts") == rows
+    assert table_rows("../evidence/paper/README.md", "verdicts") == rows
 
 
 def test_the_page_has_the_readings_of_ambiguous_claims() -> None:
     rows = [f"| {claim.id} | {claim.reading} |" for claim in paper_claims() if claim.reading]
-    assert table_rows("claims.md", "readings") == rows
+    assert table_rows("../evidence/paper/README.md", "readings") == rows
     assert {row.split()[1] for row in rows} == {"C05", "C09", "C12", "C17", "C26", "C27", "C28"}
 
 

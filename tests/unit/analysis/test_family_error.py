@@ -1,4 +1,4 @@
-"""How often a family of equal models has a false "clear"; benchmarks/family_error.md has these numbers.
+"""How often a family of equal models has a false "clear", as benchmarks/family_error.md says.
 
 `benchmarks/family_error.py` draws the families: five models with the same expected score, that
 differ by luck of seeds or pretraining runs, of test examples, or of both together.

@@ -457,8 +457,8 @@ def test_packed_records_show_what_was_registered_and_when(registered, tmp_path):
     spec = importlib.util.spec_from_file_location("docs_records", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.pack_records([registered.study[0]], tmp_path / "records.tar.gz")
-    module.write_reports([tmp_path / "records.tar.gz"], tmp_path / "unpacked")
+    module.pack_records([registered.study[0]], tmp_path / "records.tar.xz")
+    module.write_reports([tmp_path / "records.tar.xz"], tmp_path / "unpacked")
     folder = tmp_path / "unpacked/study"
     records = load_records(folder)
     assert registration_sentences(records) == sentences(registered.study)

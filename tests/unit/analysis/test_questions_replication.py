@@ -20,7 +20,7 @@ PAGE = CHECKOUT / "evidence/replication/README.md"
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory):
     root = tmp_path_factory.mktemp("replication")
-    with tarfile.open(PAGE.with_name("records.tar.gz")) as tar:
+    with tarfile.open(PAGE.with_name("records.tar.xz")) as tar:
         tar.extractall(root, filter="data")
     return lambda name: load_records(root / name, root / "store")
 

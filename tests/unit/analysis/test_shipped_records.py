@@ -1,9 +1,9 @@
 """Records in evidence/: complete, packed as `records.py` packs them, and as README.md quotes."""
 
 import csv
-import gzip
 import importlib.util
 import json
+import lzma
 import math
 import os
 import re
@@ -23,7 +23,7 @@ from mini_study import once
 from warm import render_nothing
 
 CHECKOUT = Path(__file__).parents[3]
-ARCHIVES = sorted(CHECKOUT.glob("evidence/*/records.tar.gz"))
+ARCHIVES = sorted(CHECKOUT.glob("evidence/*/records.tar.xz"))
 NUMBERS = CHECKOUT / "tests/golden/studies"  # BIPHASIC_RECORD=1 writes them
 
 
@@ -56,7 +56,7 @@ def test_shipped_records_are_complete_and_pack_to_the_same_files(unpacked, archi
     spec.loader.exec_module(module)
     with (tmp_path / "records.tar").open("wb") as packed:
         module.write_records(folders, packed)
-    assert (tmp_path / "records.tar").read_bytes() == gzip.decompress(archive.read_bytes())
+    assert (tmp_path / "records.tar").read_bytes() == lzma.decompress(archive.read_bytes())
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def same(cell, known):
 
 @pytest.mark.parametrize("page", ["README.md", "evidence/quickstart/README.md"])
 def test_pages_quote_the_scores_of_the_quickstart(unpacked, page):
-    [folder] = unpacked[CHECKOUT / "evidence/quickstart/records.tar.gz"]
+    [folder] = unpacked[CHECKOUT / "evidence/quickstart/records.tar.xz"]
     scores = study_scores(load_records(folder))
     estimates = [score.estimate for score in scores.cells.values()]
     [dictionary] = (score.estimate.mean for score in scores.baseline_cells.values())
@@ -145,7 +145,7 @@ def test_pages_quote_the_scores_of_the_quickstart(unpacked, page):
 
 
 def test_the_quickstart_has_the_best_rates_of_its_trials(unpacked):
-    [folder] = unpacked[CHECKOUT / "evidence/quickstart/records.tar.gz"]
+    [folder] = unpacked[CHECKOUT / "evidence/quickstart/records.tar.xz"]
     arms = {arm.name: arm.record for arm in load_records(folder).arms}
     page = (CHECKOUT / "evidence/quickstart/README.md").read_text(encoding="utf-8")
     with (CHECKOUT / "evidence/quickstart/rates.csv").open(encoding="utf-8", newline="") as stream:
@@ -192,9 +192,9 @@ def test_pages_have_the_answers_and_figures_of_reports_that_are_rebuilt_without_
         if read_study(folder).questions
     }
     replication = CHECKOUT / "evidence/replication/README.md"
-    replications = unpacked[replication.with_name("records.tar.gz")]
+    replications = unpacked[replication.with_name("records.tar.xz")]
     answers = [["study", "report", str(folder), "--markdown"] for folder in asked]
-    [embeddings] = unpacked[CHECKOUT / "evidence/embeddings/records.tar.gz"]  # many recipes
+    [embeddings] = unpacked[CHECKOUT / "evidence/embeddings/records.tar.xz"]  # many recipes
     report = ["study", "report", str(embeddings)]
     options = ("--by-pretraining", "--every-dataset", "--format", "png")
     figures = [["figures", str(folder), *options] for folder in replications]

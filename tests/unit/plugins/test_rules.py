@@ -223,7 +223,7 @@ def test_an_optimizer_of_a_file_keeps_the_rules(tmp_path):
 
 
 def test_the_optimizer_of_several_widths_keeps_the_rules():
-    file = Path(__file__).parents[3] / "docs/tune/scaled.py"
+    file = Path(__file__).parents[3] / "evidence/tuning/scaled.py"
     check_optimizer(optimizer(name=f"{file}:Scaled"))
 
 

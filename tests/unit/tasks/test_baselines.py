@@ -219,7 +219,7 @@ def test_random_vectors_score_as_those_of_a_plain_script(
 def test_the_report_of_then_nano_finds_that_retrieval_measures_no_pretraining(
     with_vectors: bool, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    archive = Path(__file__).parents[3] / "evidence/then-nano/records.tar.gz"
+    archive = Path(__file__).parents[3] / "evidence/then-nano/records.tar.xz"
     with tarfile.open(archive) as tar:
         tar.extractall(tmp_path, filter="data")
     folder, store = tmp_path / "then-nano", tmp_path / "store"
