@@ -94,11 +94,9 @@ set all its singular values to about 1 ([Jordan
 2024](https://kellerjordan.github.io/posts/muon/)); embeddings, head, norms, biases, and weights
 that are stacks of experts' matrices use AdamW. Its steps are scaled to the root mean square of
 AdamW's ([Liu et al. 2025](https://arxiv.org/abs/2502.16982)), so that one learning rate serves
-both. Where a family keeps several matrices in one parameter, each is updated on its own: queries,
-keys and values of ModernBERT, Phi-3, GPT-2, GPT-NeoX and Persimmon; the two inputs of the MLP of
-ModernBERT, its decoder, Phi-3, GLM and GLM-4. Other parameters are one matrix each. A matrix in a
-layer has one moment instead of two. The time of the iterations does not depend on the number of
-rows. On a CPU they are computed in fp32, on CUDA in bf16, which is
+both. If a family keeps several matrices in one parameter, such as queries, keys and values, each is
+updated on its own. A matrix in a layer has one moment instead of two. The time of the iterations
+does not depend on the number of rows. On a CPU they are computed in fp32, on CUDA in bf16, which is
 untested.
 """
 _SIZING = """\
@@ -121,11 +119,9 @@ It prints
   over all devices (`sharded`), if a device reads all its rows in one pass. With `precision: bf16`,
   training holds 18 bytes per parameter: weights in bf16 (2), weights and the sum of gradients in
   fp32 (4 + 4), AdamW's moments (8). Embeddings take 16, as their fp32 weights are used directly;
-  matrices in layers take 14 with Muon, which keeps one moment of them. Several passes hold 2 more
-  for the gradients of a pass. Several devices gather weights in the compute precision: one layer at
-  a time, embeddings and head for the whole pass. They hold the gradients of embeddings and head
-  twice while they sum them. Divided over N devices, a device holds an Nth of the fp32 weights, the
-  gradients and the moments.
+  matrices in layers take 14 with Muon. Several passes hold 2 more for the gradients of a pass.
+  Divided over N devices, a device holds an Nth of the fp32 weights, the gradients and the moments,
+  and gathers weights one layer at a time, embeddings and head for the whole pass.
 - **rows that fit** in one pass, the rows that a device reads in a step, and the `--compute`
   settings that follow. The cheapest in time come first: several passes, sharding, activation
   checkpointing.
