@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start many processes; without stored bytecode each would compile all of the package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install quickstart test test-quick test-slurm soak fuzz mutations numerics lint format types docs check release bench lock clean
+.PHONY: help install quickstart test test-quick test-slurm soak fuzz mutations snapshots numerics lint format types docs check release bench lock clean
 
 help:  ## Show this list.
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -59,6 +59,9 @@ soak: $(INSTALLED)  ## Inject faults into runs for 20 minutes, and count them in
 
 mutations: $(INSTALLED)  ## Break the source in ways that tests must notice, one at a time.
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutations/run.py
+
+snapshots: $(INSTALLED)  ## Write anew what commands print; read the difference.
+	BIPHASIC_SNAPSHOTS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 0 tests/unit/cli
 
 numerics: $(INSTALLED)  ## Reproduce the golden numbers with edited code, and list its hash.
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TEST_PROCESSES) --maxprocesses 8 tests/golden/test_golden.py

@@ -268,13 +268,6 @@ def test_the_corpus_must_be_made_with_the_models_tokenizer(decoder, adapt, built
     assert "token" in err.splitlines()[-1]
 
 
-def test_help_has_the_defaults(cli):
-    code, out, _ = cli("adapt", "--help")
-    assert code == 0
-    for option in ("--mlm-probability", "--learning-rate", "--warmup-steps", "--out"):
-        assert option in out
-
-
 @pytest.mark.usefixtures("unchecked")
 def test_the_decoder_itself_is_left_as_it_was(decoder, adapt):
     before = {path.name: path.read_bytes() for path in decoder.iterdir()}

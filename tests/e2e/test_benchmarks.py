@@ -154,27 +154,63 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
             del sys.modules[name]
 
 
-def test_trainer_attends_as_transformers_does(bench):
-    options = ["--models", "pico", "--vocabularies", str(VOCABULARY), "--seconds", "0"]
-    records = bench("pretrain", *options, "--objectives", "mlm40", "--precisions", "fp32")
-    assert len(records) == 5
-    assert all(record["tokens_per_second"] > 0 for record in records)
+def positive(*names: str) -> Callable[[list[Any]], bool]:
+    return lambda records: all(record[name] > 0 for record in records for name in names)
 
 
-def test_lean_loop(bench):
-    options = ["--models", "pico", "--precisions", "fp32", "--steps", "1"]
-    records = bench("lean_loop", *options)
-    assert len(records) == 2
-    assert all(record["ours_over_lean"] > 0 for record in records)
+SHORT: dict[str, tuple[str, int, Callable[[list[Any]], bool]]] = {
+    "pretrain": (
+        f"--models pico --vocabularies {VOCABULARY} --seconds 0 --objectives mlm40 "
+        "--precisions fp32", 5, positive("tokens_per_second"),
+    ),
+    "lean_loop": ("--models pico --precisions fp32 --steps 1", 2, positive("ours_over_lean")),
+    "cpu_kernels": (
+        "--models pico --lengths 64/32 --passes 1", 2,
+        lambda records: [each["objective"] for each in records] == ["clm", "mlm40"],
+    ),
+    "growth": (
+        "--model pico --seconds 0", 0,
+        lambda records: {"tokens", "vocabulary"}
+        <= {each["series"] for each in records if "size" in each},
+    ),
+    "where_time_goes": (
+        f"--models pico --vocabulary {VOCABULARY} --objectives mlm40", 1,
+        lambda records: sum(records[0]["shares"].values()) == pytest.approx(1),
+    ),
+    "pipeline": (
+        "--max-seqlens 64 --documents 200 400 --seconds 0", 0,
+        lambda records: [
+            0.9 < each["fill"] <= 1
+            for each in records if each["part"] == "rate" and "documents" in each
+        ] == [True, True],
+    ),
+    "scoring": (
+        "--model pico --precisions fp32", 4,
+        lambda records: [record["kind"] for record in records] == ["sc", "tc", "qa", "ir"],
+    ),
+    "family_error": (
+        "--families 4", 0,
+        lambda records: {each.get("lead") for each in records} == {None, 2.0, 4.0, 8.0},
+    ),
+    "simulation": (
+        "--nodes 1 --seeds 1 --rate 1e11", 4,
+        lambda records: all(each["finished"] == each["jobs"] for each in records),
+    ),
+    "process_group": (
+        "--model pico --rows 2 --steps 2 --processes 1 --sides threads whole", 0,
+        positive("tokens_per_second"),
+    ),
+}  # fmt: skip
 
 
-def test_cpu_kernels(bench):
-    options = ["--models", "pico", "--lengths", "64/32", "--passes", "1"]
-    records = bench("cpu_kernels", *options)
-    assert [(record["objective"], record["row"]) for record in records] == [
-        ("clm", "64"), ("mlm40", "64"),
-    ]  # fmt: skip
-    assert all(record["ours_over_without"] > 0 for record in records)
+@pytest.mark.parametrize("name", SHORT)
+def test_short(bench, name):
+    options, number, is_right = SHORT[name]
+    for needed in ("pretrain", "scheduling"):  # measures a limit, plans a study
+        bench.load(needed)
+    records = bench(name, *options.split())
+    assert len(records) == number if number else records
+    assert is_right(records)
 
 
 def test_contrastive(bench):
@@ -228,13 +264,6 @@ def test_the_lean_loop_has_our_loss(bench, objective):
     assert lean.loss(3).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_growth(bench):
-    records = bench("growth", "--model", "pico", "--seconds", "0")
-    sizes = [record for record in records if "size" in record]
-    assert {record["series"] for record in sizes} >= {"tokens", "vocabulary"}
-    assert all(record["tokens_per_second"] > 0 for record in sizes)
-
-
 def test_memory(bench, monkeypatch):
     memory = bench.load("memory")
     small = {"rows_per_step": 4, "rows_per_pass": 2, "max_seqlen": 64}
@@ -243,27 +272,6 @@ def test_memory(bench, monkeypatch):
     records = bench("memory")
     assert [record["recomputes"] for record in records] == [False, True]
     assert all(record["predicted_bytes"] > 0 for record in records)
-
-
-def test_where_time_goes(bench):
-    options = ["--models", "pico", "--vocabulary", str(VOCABULARY), "--objectives", "mlm40"]
-    (record,) = bench("where_time_goes", *options)
-    assert sum(record["shares"].values()) == pytest.approx(1)
-
-
-def test_pipeline(bench):
-    records = bench(
-        "pipeline", "--max-seqlens", "64", "--documents", "200", "400", "--seconds", "0"
-    )
-    rates = [each for each in records if each["part"] == "rate" and "documents" in each]
-    assert [each["documents"] for each in rates] == [200, 400]
-    assert all(0.9 < each["fill"] <= 1 for each in rates)
-
-
-def test_scoring(bench):
-    bench.load("pretrain")  # measures the limit
-    records = bench("scoring", "--model", "pico", "--precisions", "fp32")
-    assert [record["kind"] for record in records] == ["sc", "tc", "qa", "ir"]
 
 
 def test_planning(bench, tmp_path, monkeypatch):
@@ -293,19 +301,6 @@ def test_scheduling(bench, monkeypatch):
     # 50 states on four tasks, or ten fine-tunings.
     assert study["jobs"] - part["jobs"] == 50 * 4 - 10
     assert min(record["ms_per_job"] for record in records) > 0
-
-
-def test_family_error(bench):
-    records = bench("family_error", "--families", "4")
-    assert {record.get("lead") for record in records} == {None, 2.0, 4.0, 8.0}
-    assert all(0 <= record.get("false", record.get("found")) <= 1 for record in records)
-
-
-def test_simulation(bench):
-    bench.load("scheduling")  # plans the study
-    records = bench("simulation", "--nodes", "1", "--seeds", "1", "--rate", "1e11")
-    assert [record["processes"] for record in records] == [1, 8, 8, 8]
-    assert {record["finished"] == record["jobs"] for record in records} == {True}
 
 
 def test_commands(bench, monkeypatch):
@@ -423,13 +418,6 @@ def test_endurance(bench, monkeypatch):
     options = ["--minutes", "1", "--model", "pico", "--vocabulary", VOCABULARY]
     (record,) = bench("endurance", *options)
     assert record["bytes"] > 1_000_000
-
-
-def test_process_group(bench):
-    options = ["--model", "pico", "--rows", "2", "--steps", "2", "--processes", "1"]
-    records = bench("process_group", *options, "--sides", "threads", "whole")
-    assert records
-    assert all(record["tokens_per_second"] > 0 for record in records)
 
 
 def test_finetune(bench, tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from typing import Any
 
@@ -14,7 +13,7 @@ from biphasic import encode, export_model
 from biphasic.api import tokenizer as api
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.corpus import Corpus
-from biphasic.data.tokens.tokenizer import train_tokenizer, write_tokenizer
+from biphasic.data.tokens.tokenizer import write_tokenizer
 from biphasic.errors import ConfigError
 
 COMMAND = ["corpus"]
@@ -42,145 +41,6 @@ def build(run, text, tokenizer):
         return out, err
 
     return make
-
-
-def test_build_prints_its_result(text, build):
-    out, err = build("one")
-    train, heldout = Corpus(text / "one/train"), Corpus(text / "one/heldout")
-    lines = out.splitlines()
-    assert lines[0] == f"train: {len(train)} documents, {train.num_tokens:,} tokens"
-    assert lines[1] == f"heldout: {len(heldout)} documents, {heldout.num_tokens:,} tokens"
-    assert re.match(r"[\d.]+ kB tokenised in ", lines[2])
-    assert "B/s" in lines[2]
-    assert "tokens/s" in lines[2]
-    assert lines[3:] == [f"corpus: {text / 'one'}"]
-    assert err.splitlines() == [
-        "mask token <|mask|> (id 3): the tokenizer declares <|mask|> as its mask token",
-        "tokenising",
-        "assembling the corpora",
-        f"warning: documents held out: {len(heldout)}. Held-out losses will be unreliable; "
-        "add more text, or raise heldout_fraction (--heldout-fraction, or in a corpus file or "
-        "'corpus' of a study; docs/corpora.md)",
-    ]
-    assert build("one") == (
-        "\n".join([*lines[:2], "already built; nothing to do", lines[3], ""]),
-        "",
-    )
-
-
-def test_inspect_shows_both_splits(run, text, build):
-    build("one")
-    code, out, err = run("inspect", text / "one", "--max-seqlen", "64", "--samples", "1")
-    assert (code, err) == (0, "")
-    train, heldout = Corpus(text / "one/train"), Corpus(text / "one/heldout")
-    assert f"train: {len(train)} documents, {train.num_tokens:,} tokens" in out
-    assert f"heldout: {len(heldout)} documents" in out
-    assert "rows of 64: " in out
-    assert "exact duplicates: 0" in out
-    assert f"CC0-1.0: {len(train)} documents" in out
-    assert f"source one.jsonl: {len(train)} documents" in out
-    assert "#####" in out
-    assert "document 0 (" in out
-    assert "WARNING" not in out
-    # One corpus of the two, and its tokenizer is beside it.
-    code, alone, _ = run("inspect", text / "one/heldout")
-    assert "train:" not in alone
-    assert "document 0 (" in alone
-
-
-def test_verify_lists_intact_parts_and_damage(run, text, build):
-    build("one")
-    code, out, _ = run("verify", text / "one")
-    assert code == 0
-    assert [line.partition(":")[0] for line in out.splitlines()] == ["train", "heldout"]
-    assert out.count(": intact\n") == 2
-    path = text / "one/heldout/tokens-00000.bin"
-    content = bytearray(path.read_bytes())
-    content[5] ^= 1
-    path.write_bytes(content)
-    code, out, err = run("verify", text / "one")
-    assert code == 2
-    [line] = err.splitlines()
-    assert line.startswith(f"error: {path}: damaged")
-    assert "delete the folder" in line
-
-
-def test_verify_reads_the_tokenizer_too(run, text, build):
-    build("one")
-    (text / "one/tokenizer/tokenizer.json").unlink()
-    code, _, err = run("verify", text / "one")
-    assert code == 2
-    assert "tokenizer.json: missing" in err
-
-
-def test_inspect_warns_of_another_tokenizer(run, text, build, documents):
-    build("one")
-    shutil.rmtree(text / "one/tokenizer")
-    other = train_tokenizer([text for _, text in documents], vocab_size=300)
-    write_tokenizer(other, text / "one/tokenizer")
-    code, out, _ = run("inspect", text / "one")
-    assert code == 0
-    assert out.count("built with another tokenizer") == 2
-    assert "document 0" not in out
-
-
-def test_build_prints_skipped_documents(run, tmp_path):
-    for number in range(40):
-        (tmp_path / f"{number}.txt").write_text(f"number {number}")
-    (tmp_path / "empty.txt").write_text(" ")
-    (tmp_path / "again.txt").write_text("number 7")
-    (tmp_path / "cover.png").write_text("?")
-    out_folder = tmp_path.parent / f"{tmp_path.name}-corpus"
-    code, out, err = run(
-        "build", tmp_path, "--out", out_folder, "--heldout-fraction", "0.3",
-        "--vocab-size", "300", "--workers", "1", "--deduplicate",
-    )  # fmt: skip
-    assert code == 0, err
-    assert f"{tmp_path.name}: documents skipped: 1 duplicate, 1 empty\n" in out
-    assert f"{tmp_path.name}: 1 files skipped" in out
-
-
-def test_an_unfinished_build_is_not_whole(run, text, build):
-    build("one")
-    (text / "one/built.json").unlink()
-    code, _, err = run("inspect", text / "one")
-    assert (code, "WARNING: unfinished (no built.json)" in err) == (0, True)
-    code, out, err = run("verify", text / "one")
-    assert (code, out) == (2, "")
-    assert "one: no finished corpus" in err
-    code, out, _ = run("verify", text / "one/train")
-    assert (code, out.count(": intact")) == (0, 1)
-
-
-def test_verify_of_no_corpus(run, tmp_path):
-    code, _, err = run("verify", tmp_path / "none")
-    assert (code, err.count("\n")) == (2, 1)
-    assert f"{tmp_path / 'none'}: no such folder" in err
-    # One's own text is never called a damaged corpus.
-    (tmp_path / "train").mkdir()
-    (tmp_path / "train/a.txt").write_text("mine")
-    for arguments in (["verify"], ["inspect"], ["merge", "--out", tmp_path / "out"]):
-        code, _, err = run(*arguments, tmp_path)
-        assert code == 2
-        assert f"{tmp_path}: no corpus; give a folder made by 'biphasic corpus build'" in err
-
-
-def test_merge_puts_builds_and_corpora_together(run, text, build):
-    build("one")
-    build("two")
-    code, out, err = run("merge", text / "one", text / "two", "--out", text / "both")
-    assert code == 0, err
-    train = Corpus(text / "both/train")
-    assert len(train) == len(Corpus(text / "one/train")) + len(Corpus(text / "two/train"))
-    assert out.splitlines()[0] == f"train: {len(train)} documents, {train.num_tokens:,} tokens"
-    assert run("verify", text / "both")[0] == 0
-    code, _, err = run("merge", text / "one", text / "two/train", "--out", text / "none")
-    assert (code, "give either built folders or single corpora" in err) == (2, True)
-    merged = run("merge", text / "one/train", text / "two/heldout", "--out", text / "odd")
-    assert merged[0] == 0
-    assert len(Corpus(text / "odd")) == len(Corpus(text / "one/train")) + len(
-        Corpus(text / "two/heldout")
-    )
 
 
 @pytest.fixture
@@ -221,61 +81,6 @@ def test_options_go_before_the_spec(tmp_path, asked):
     assert not asked("--spec", spec, "--no-deduplicate").deduplicate
     other = asked("c.jsonl", "--spec", spec, "--column", "content")
     assert [(source.source, source.column) for source in other.sources] == [("c.jsonl", "content")]
-
-
-def test_shares_and_columns_need_sources(asked):
-    assert "--share: 1 given for 2 sources" in asked("a", "b", "--share", 1)
-    assert "--column: give the sources" in asked("--column", "x")
-    assert "--column: b.TXT is one document" in asked("a.jsonl", "b.TXT", "--column", "x")
-    assert "corpus build: max_tokens: " in asked("a", "--max-tokens=-1")
-
-
-def test_build_refuses_a_json_key_that_is_repeated(run, text, tokenizer):
-    write_tokenizer(tokenizer, text / "given")
-    with (text / "one.jsonl").open("a") as file:
-        file.write('\n{"id": "x", "body": "some words", "body": "others"}')
-    code, _, err = run(
-        "build", text / "one.jsonl", "--out", text / "one", "--column", "body",
-        "--tokenizer", text / "given", "--workers", "1",
-    )  # fmt: skip
-    assert code == 2
-    assert "one.jsonl:31" in err
-
-
-def test_build_says_that_documents_hold_nul(text, build):
-    with (text / "one.jsonl").open("a") as file:
-        file.write('\n{"id": "x", "body": "some\\u0000words"}')
-    line = "warning: one.jsonl: documents with NUL characters: 1. They are kept"
-    assert line in "".join(build("one"))
-    assert line in "".join(build("one"))  # already built
-
-
-def test_build_refuses_an_edited_corpus(text, run, tokenizer):
-    write_tokenizer(tokenizer, text / "given")
-    command = (
-        "build", text / "one.jsonl", "--out", text / "one", "--column", "body",
-        "--tokenizer", text / "given", "--heldout-fraction", "0.2", "--workers", "1",
-    )  # fmt: skip
-    assert run(*command)[0] == 0
-    shard = max((text / "one").rglob("*.bin"), key=lambda path: path.stat().st_size)
-    content = bytearray(shard.read_bytes())
-    content[len(content) // 2] ^= 1
-    shard.write_bytes(content)
-    code, _, err = run(*command)
-    assert code != 0
-    assert shard.name in err
-
-
-def test_build_refuses_an_edited_tokenizer(text, run, tokenizer):
-    write_tokenizer(tokenizer, text / "given")
-    file = text / "given" / "tokenizer.json"
-    file.write_text(file.read_text() + "\n")
-    code, _, err = run(
-        "build", text / "one.jsonl", "--out", text / "one", "--column", "body",
-        "--tokenizer", text / "given", "--heldout-fraction", "0.2", "--workers", "1",
-    )  # fmt: skip
-    assert code != 0
-    assert "tokenizer.json" in err
 
 
 SENTENCE = "the farmer counted every sheep twice before the night came down over his hills"
@@ -362,15 +167,6 @@ def test_against_as_an_option_and_for_the_tokenizer(run, text, judged):
     one, more = (json.loads((text / name / "built.json").read_text()) for name in ("one", "more"))
     assert "against" not in one["origin"]
     assert more["origin"]["against"][0][0] == "sheep"
-
-
-def test_a_task_that_is_not_there_is_refused_before_anything_is_written(run, text):
-    code, _, err = run(
-        "build", text / "one.jsonl", "--column", "body", "--out", text / "x", "--against", "sst3"
-    )
-    assert code == 2
-    assert "unknown task 'sst3'" in err
-    assert not (text / "x").exists()
 
 
 @pytest.fixture

@@ -58,60 +58,11 @@ finally:
     assert ended.stdout.splitlines()[-1] == "imported:"
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("", ["study", "pretrain", "evaluate", "corpus", "tokenizer"]),
-        ("study", ["run", "report"]),
-        ("study run", ["--root", "--workers", "--threads", "--set", "Study file"]),
-        (
-            "evaluate",
-            ["--task", "--learning-rate", "--seed", "--set", "pydocs-sc", "--quiet"],
-        ),
-        (
-            "finetune",
-            ["--task", "--out", "--learning-rate", "--seed", "--set", "sc, ml, sr, tc", "--quiet"],
-        ),
-        ("predict", ["--out", "--column", "--format", "standard input"]),
-        (
-            "encode",
-            ["--column", "--prefix", "--prompt", "--normalize", "--max-seqlen", "--batch-tokens",
-             "--precision", ".npy", ".parquet"],
-        ),
-        ("pretrain", ["--quiet"]),
-        ("adapt", ["--quiet"]),
-        ("export", ["--quiet"]),
-        (
-            "corpus build",
-            ["--out", "--spec", "--tokenizer", "--vocab-size", "--share", "--workers"],
-        ),
-        ("corpus inspect", ["--max-seqlen", "--samples"]),
-        ("corpus verify", ["exit code is 2"]),
-        ("corpus merge", ["--out", "the same tokenizer"]),
-    ],
-)  # fmt: skip
-def test_help_names_all_options(run, command, words):
-    code, out, _ = run(*command.split(), "--help")
-    assert code == 0
-    shown = " ".join(out.split())
-    assert [word for word in words if word not in shown] == []
-
-
 def test_what_help_offers_to_set_can_be_set(run, tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("model: nano\nlearning_rate: {peak: 1.0e-3}\n")
     [offered] = re.findall(r"e\.g\.\s+([\w.=]+[\w=])", run("pretrain", "--help")[1])
     assert load_pinned(Recipe, recipe, [offered]).model == "micro"
-
-
-def test_a_study_given_to_pretrain_is_called_one(run, tmp_path):
-    study = tmp_path / "study.yaml"
-    study.write_text("{name: s, title: S, recipe: {model: pico}, arms: [{name: mlm}]}")
-    message = (
-        f"error: {study}: this is a study; 'biphasic study plan {study}' says its cost, "
-        f"'biphasic study run {study}' runs it\n"
-    )
-    assert run("pretrain", study) == (2, "", message)
 
 
 @pytest.fixture
@@ -172,19 +123,6 @@ def test_a_full_memory_is_one_line(run, fail_with, error, reason):
     assert ("smaller model" in err) == (not isinstance(error, MemoryError))
 
 
-def test_only_the_named_command_is_built():
-    def names(words):
-        app = typer.main.get_group(module._only(module.app, words))
-        return {name: [*getattr(command, "commands", ())] for name, command in app.commands.items()}
-
-    assert names(["study", "plan", "x.yaml"]) == {"study": ["plan"]}
-    assert names(["claims"]) == {"claims": []}
-    assert names(["study", "pln"]).keys() == {"study"}
-    assert len(names(["study", "pln"])["study"]) > 5
-    assert names([]) == names(["stdy"])
-    assert {"study", "corpus", "claims"} <= names([]).keys()
-
-
 def test_an_unforeseen_error_keeps_its_traceback(run, fail_with):
     fail_with(RuntimeError("a bug"))
     with pytest.raises(RuntimeError, match="a bug"):
@@ -207,11 +145,6 @@ def interrupt(*_, **__):
 def test_an_interrupted_run_prints_how_to_resume(run, monkeypatch, interrupted):
     monkeypatch.setattr("biphasic.study.spec.load.load_study", interrupted)
     assert run("study", "run", "any.yaml") == (130, "", "interrupted; run again to resume\n")
-
-
-def test_an_unknown_option_is_bad_input(run):
-    code, _, err = run("study", "run", "file.yaml", "--rot", "x")
-    assert (code, "--root" in err) == (2, True)
 
 
 def test_paths_are_shown_as_one_would_type_them(monkeypatch, tmp_path):

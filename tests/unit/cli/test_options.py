@@ -48,14 +48,6 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("command", COMPUTING)
-def test_an_unknown_device_is_bad_input(cli, place, command):
-    code, out, err = cli(*COMPUTING[command], "--device", "gpu")
-    assert (code, out) == (2, "")
-    assert err == "error: device: unknown value 'gpu'; write cpu, cuda or cuda:N\n"
-    assert sorted(path.name for path in place.iterdir()) == ["model", "recipe.yaml", "texts.txt"]
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -86,33 +78,11 @@ def test_pretrain_computes_with_the_threads_that_are_chosen(cli, place, text_fil
     assert torch.get_num_threads() == before
 
 
-@pytest.mark.parametrize("command", ["adapt", "pretrain"])
-def test_threads_of_several_processes_are_refused(cli, place, command):
-    code, _, err = cli(*COMPUTING[command], "--threads", "1", "--compute", "processes=2")
-    assert code == 2
-    assert err.startswith("error: threads: 1: with processes=2, set OMP_NUM_THREADS")
-
-
 @pytest.mark.parametrize("command", ["adapt", "pretrain", "encode", "predict"])
 def test_threads_can_be_chosen_where_a_command_computes_in_this_process(cli, place, command):
     code, _, err = cli(*COMPUTING[command], "--threads", "0")
     assert code == 2
     assert "Invalid value for '--threads'" in err  # not an unknown option
-
-
-@pytest.mark.parametrize("command", ["adapt", "pretrain"])
-def test_a_compute_setting_without_a_value_names_the_option(cli, place, command):
-    code, _, err = cli(*COMPUTING[command], "--compute", "processes")
-    assert code == 2
-    assert err == "error: --compute processes: expected KEY=VALUE, e.g. processes=1\n"
-
-
-def test_a_group_of_a_merge_has_one_weight(cli, place):
-    code, _, err = cli(
-        "merge", "model", "model", "--out", "out", "--group", "0=0.3", "--group", "0=0.4"
-    )
-    assert code == 2
-    assert err.startswith("error: --group 0=0.4: '0' is given more than once")
 
 
 def commands(command, path=()):
@@ -179,30 +149,6 @@ def test_shells_complete_commands_and_options(cli, monkeypatch, words, completed
     code, out, _ = cli()
     assert code == 0
     assert out.strip().startswith(completed)
-
-
-def test_completion_can_be_shown_and_installed(cli):
-    out = cli("--help")[1]
-    assert "--install-completion" in out
-    assert "--show-completion" in out
-
-
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [
-        ("pretrain", "checkpoint_every"), ("pretrain", "heldout_every"),
-        ("adapt", "checkpoint_every"),
-    ],
-)  # fmt: skip
-def test_intervals_of_a_run_are_the_same_everywhere(command, name):
-    from biphasic.study.spec.study import StudyConfig
-
-    parameters = typer.main.get_command(app).commands[command].params
-    option = next(option for option in parameters if option.name == name)
-    function = inspect.signature(getattr(biphasic, command)).parameters[name]
-    field = StudyConfig.model_fields[name]
-    assert option.default == function.default == field.default
-    assert option.help == field.description
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,8 @@ from fake_study import ARMS, TASKS, FakeStudy
 from biphasic.study.sizing import here
 
 COMMAND = ["study"]
+
 STUDIES = Path(__file__).parents[3] / "studies"
-
-
-def test_a_plan_is_printed_and_drawn_and_leaves_nothing_else(run, tmp_path):
-    code, out, _ = run("plan", STUDIES / "smoke.yaml", "--graph", "smoke.svg", "--rate", "1e9")
-    assert code == 0
-    assert out.startswith("smoke: 5 arms, 5 final models + 0 intermediate = 5 checkpoints")
-    assert "Device-hours at 1e+09 FLOP/s per device" in out
-    assert out.endswith("graph: smoke.svg\n")
-    assert [path.name for path in tmp_path.iterdir()] == ["smoke.svg"]
 
 
 def test_without_a_rate_a_plan_is_for_this_machine(run, monkeypatch):
@@ -46,44 +38,10 @@ def test_a_plan_as_json_is_nothing_but_json(run):
     assert (plan["format"], plan["name"], plan["num_final"]) == ("biphasic.plan/1", "smoke", 5)
 
 
-def test_overrides_change_the_plan(run):
-    code, out, _ = run("plan", STUDIES / "smoke.yaml", "--set", "finetuning.seeds=[0, 1, 2]")
-    assert code == 0
-    assert "60 trainings, 60 evaluations" in out
-
-
-def test_two_studies_are_compared(run, tmp_path):
-    text = (STUDIES / "smoke.yaml").read_text()
-    (tmp_path / "mine.yaml").write_text(text.replace("steps: 30", "steps: 31"))
-    code, out, _ = run("diff", STUDIES / "smoke.yaml", "mine.yaml")
-    assert code == 0
-    assert "clm-25-mlm-75: differs after step 32: learning_rate" in out
-    assert "settings: phases.1.steps: 30 -> 31" in out
-
-
 def test_the_schema_is_json(run):
     code, out, _ = run("schema")
     assert code == 0
     assert "evaluation_points" in json.loads(out)["properties"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["plan", "none.yaml"], "error: none.yaml: no such file"),
-        (["diff", STUDIES / "smoke.yaml", "none.yaml"], "error: none.yaml: no such file"),
-        (["plan", "none.yaml", "--graph", "plan.png"], "error: --graph plan.png"),  # at once
-        (
-            ["plan", STUDIES / "smoke.yaml", "--set", "tasks.0.name=pydocs-sx"],
-            "unknown task 'pydocs-sx' (did you mean 'pydocs-sc'?)",
-        ),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(run, arguments, message):
-    code, _, err = run(*arguments)
-    assert code == 2
-    assert message in err
-    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

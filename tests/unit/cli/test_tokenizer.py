@@ -12,8 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from biphasic.cli.commands import tokenizer_app
-from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
-from biphasic.errors import ConfigError, DataError
+from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.pydocs.documents import load_documents
 from mini_study import command
 
@@ -32,14 +31,6 @@ def texts(tmp_path, documents):
     rows = [{"body": text} for _, text in documents]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
-
-
-def test_train_says_which_files_it_skips(tmp_path):
-    for name in ("a.txt", "b.txt", "c.html", "d.csv"):
-        (tmp_path / "in" / name).parent.mkdir(exist_ok=True)
-        (tmp_path / "in" / name).write_text("a text of rows and of columns")
-    said = run("train", tmp_path / "in", "--vocab-size", 300, "--out", tmp_path / "made")
-    assert any(line.startswith("in: 2 files skipped") for line in said)
 
 
 def test_train_gives_the_library_s_result_and_prints_it(texts, documents, tmp_path):
@@ -75,12 +66,6 @@ def test_training_on_several_threads_gives_the_same_file(texts, tmp_path):
     assert made[0] == made[1]
 
 
-def test_too_little_text_for_the_vocabulary_is_reported(tmp_path):
-    (tmp_path / "a.txt").write_text("aaaa")
-    messages = run("train", tmp_path / "a.txt", "--vocab-size", 5000, "--out", tmp_path / "made")
-    assert messages[1] == "vocabulary: 262 entries, not 5,000: the text has no more pairs to merge"
-
-
 def test_a_hub_dataset_from_a_local_copy(tmp_path, monkeypatch):
     import datasets
     import pyarrow as pa
@@ -105,95 +90,6 @@ def test_a_corpus_file_narrows_the_built_in_documentation(tmp_path):
     messages = run("train", spec, "--vocab-size", 300, "--out", tmp_path / "made")
     documents = [each for each in load_documents(["packaging"]) if each.split == "train"]
     assert messages[0].startswith(f"read {len(documents)} documents")
-
-
-@pytest.mark.parametrize(
-    ("content", "options", "message"),
-    [
-        ("folder: corpora/mine", [], "names a finished corpus, which has a tokenizer"),
-        ("sources: [texts.jsonl]", ["--column", "body"], "--column: give the sources it applies"),
-    ],
-)
-def test_what_a_corpus_file_cannot_give_is_refused(texts, content, options, message):
-    spec = texts.with_name("corpus.yaml")
-    spec.write_text(content)
-    with pytest.raises(ConfigError, match=message):
-        run("train", spec, *options, "--out", texts.with_name("made"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        (["none.txt"], DataError, "none.txt: no such file or folder"),
-        (["hf:a/b?nam=x"], ConfigError, "SOURCE: 'hf:a/b?nam=x': unknown key 'nam'"),
-        (["texts.jsonl"], DataError, "texts.jsonl:1: no column 'text'"),
-        (["empty.txt"], DataError, "empty.txt: no text to train on"),
-        (["empty.txt", "--column", "body"], ConfigError, "--column: give the sources it"),
-    ],
-    ids=str,
-)
-def test_bad_sources_are_refused_and_leave_nothing(texts, monkeypatch, arguments, error, message):
-    tmp_path = texts.parent
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty.txt").touch()
-    with pytest.raises(error) as refused:
-        run("train", *arguments, "--out", "made")
-    assert message in str(refused.value)
-    assert not (tmp_path / "made").exists()
-
-
-def test_an_existing_folder_is_not_overwritten(texts, tmp_path):
-    (tmp_path / "made").mkdir()
-    with pytest.raises(ConfigError, match="already exists; choose another folder"):
-        run("train", texts, "--out", tmp_path / "made")
-    assert list((tmp_path / "made").iterdir()) == []
-
-
-def test_check_prints_the_declared_tokens(tokenizer, tmp_path):
-    write_tokenizer(tokenizer, tmp_path / "t")
-    assert run("check", tmp_path / "t") == [
-        "bos           <|bos|> (0)",
-        "eos           <|eos|> (1)",
-        "pad           <|pad|> (2)",
-        "mask          <|mask|> (3): the tokenizer declares <|mask|> as its mask token",
-        "vocabulary    320 ids",
-        "bytes per id  2",
-    ]
-
-
-def test_check_prints_the_token_to_add(tokenizer, tmp_path):
-    (tmp_path / "t").mkdir()
-    tokenizer.save(tmp_path / "t")
-    settings = tmp_path / "t" / "tokenizer_config.json"
-    declared = json.loads(settings.read_text())
-    del declared["mask_token"]
-    settings.write_text(json.dumps(declared))
-    content = json.loads((tmp_path / "t" / "tokenizer.json").read_text())
-    content["added_tokens"] = [t for t in content["added_tokens"] if t["content"] != "<|mask|>"]
-    vocabulary = content["model"]["vocab"]
-    vocabulary["zz"] = vocabulary.pop("<|mask|>")
-    # Every id of two bytes is taken, so that one token more needs wider ones.
-    vocabulary.update({f"zz{number}": number for number in range(320, 65_536)})
-    (tmp_path / "t" / "tokenizer.json").write_text(json.dumps(content))
-    messages = run("check", tmp_path / "t")
-    assert messages[3].endswith("so <|mask|> is added; the embedding grows by one row")
-    assert messages[4:] == ["vocabulary    65,537 ids", "bytes per id  4"]
-
-
-def test_check_refuses_other_folders(tmp_path):
-    with pytest.raises(DataError, match=r"no tokenizer\.json"):
-        run("check", tmp_path)
-
-
-def test_the_same_again_is_done_and_anything_else_refused(texts, tmp_path):
-    arguments = ["train", texts, "--column", "body", "--out", tmp_path / "made"]
-    run(*arguments, "--vocab-size", 310)
-    written = (tmp_path / "made/tokenizer.json").stat().st_mtime_ns
-    messages = run(*arguments, "--vocab-size", 310)
-    assert messages == [f"tokenizer: {tmp_path / 'made'} (already made from the same sources)"]
-    with pytest.raises(ConfigError, match="made from other sources or settings"):
-        run(*arguments, "--vocab-size", 300)
-    assert (tmp_path / "made/tokenizer.json").stat().st_mtime_ns == written
 
 
 @pytest.mark.xfail(

@@ -16,21 +16,6 @@ def test_an_export_has_a_precision(run, monkeypatch, given, dtype):
     assert exported["dtype"] == dtype
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "finetune model --task sc:x",
-        "finetune model --out x",
-        "encode model x.txt",
-        "encode model x.txt --out x.npy --max-seqlen 2",
-        "predict model",
-        "export model out --precision half",
-    ],
-)
-def test_what_is_missing_or_too_small_is_bad_usage(run, command):
-    assert run(*command.split())[0] == 2
-
-
 UNCLEAR = {
     "encode names --column": ("encode", "encoder", "body.csv", "--out", "o.npy", "--column"),
     "a semicolon": ("encode", "encoder", "semicolons.csv", "--out", "o.npy", "semicolons separate"),

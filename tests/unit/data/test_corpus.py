@@ -1,7 +1,6 @@
 """Tokenised documents on disk."""
 
 import json
-import shutil
 from itertools import chain
 
 import numpy as np
@@ -166,10 +165,3 @@ def test_damage_is_named_with_its_remedy(tmp_path, name, harm, problem):
         Corpus(folder)
     assert str(caught.value).startswith(f"{folder / name}: {problem}")
     assert str(caught.value).endswith("; delete the folder and build the corpus again")
-
-
-def test_a_half_written_corpus_is_not_believed(tmp_path, corpus):
-    shutil.copytree(corpus.folder, tmp_path / "c")
-    (tmp_path / "c" / "manifest.json").unlink()
-    with pytest.raises(CheckpointError, match="incomplete"):
-        Corpus(tmp_path / "c")

@@ -18,27 +18,6 @@ def test_the_default_is_the_built_in_documentation():
     assert [source.source for source in config().sources] == ["builtin:pydocs"]
 
 
-def test_everything_at_once():
-    made = config(
-        sources=[
-            {"source": "a.txt", "share": 3, "license": "MIT"},
-            {"source": "hf:a/b", "column": "body", "share": 0.5},
-            {"source": "builtin:pydocs", "share": 1},
-        ],
-        libraries=["numpy", "python"],
-        tokenizer="owner/name",
-        max_tokens=10,
-        max_documents=10,
-        min_characters=5,
-        max_characters=5,
-        deduplicate=True,
-        heldout_fraction=0.5,
-        copies="copies",
-    )
-    assert [source.share for source in made.sources] == [3, 0.5, 1]
-    assert made.copies == Path("copies")
-
-
 def test_two_columns_of_a_file_are_two_sources():
     columns = [{"source": "a.jsonl", "column": column} for column in ("question", "answer")]
     assert len(config(sources=columns).sources) == 2

@@ -9,36 +9,13 @@ import pytest
 from biphasic.data.building.inspect import count_duplicates, fill_rate, inspect_corpus, length_bins
 from biphasic.data.building.verify import verify_corpus, verify_tokenizer
 from biphasic.data.corpus import Corpus
-from biphasic.data.tokens.tokenizer import train_tokenizer, write_tokenizer
+from biphasic.data.tokens.tokenizer import write_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError
 from biphasic.store import seal_folder
 from mini_study import edit_json
 from text_corpus import write_corpus
 
-PROVENANCE = {
-    "by_source": {
-        "a": {"documents": 40, "tokens": 900, "characters": 1, "licenses": {"MIT": 3}},
-        "b": {"documents": 20, "tokens": 100, "characters": 1, "licenses": {}},
-    }
-}
-
-
 inspected = partial(inspect_corpus, tokenizer=None, max_seqlen=64, num_samples=3)
-
-
-def test_counts_lengths_and_sources(tmp_path, documents, tokenizer):
-    corpus = write_corpus(
-        tmp_path / "c", documents, tokenizer, provenance=PROVENANCE, block_bytes=2000
-    )
-    summary = inspected(tmp_path / "c")
-    assert (summary.documents, summary.tokens) == (60, corpus.num_tokens)
-    assert summary.shards == len(list((tmp_path / "c").glob("tokens-*.bin"))) > 1
-    assert summary.content_hash == corpus.content_hash
-    assert summary.percentiles[100] == corpus.lengths.max()
-    assert summary.percentiles[50] in corpus.lengths
-    assert summary.sources == tuple(PROVENANCE["by_source"].items())
-    # Without the tokenizer there is no text to show.
-    assert summary.samples == ()
 
 
 def test_lengths_are_counted_by_powers_of_two():
@@ -73,21 +50,6 @@ def test_duplicates_are_of_content_within_borders(tmp_path, tokenizer):
     assert count_duplicates(corpus) == 3
 
 
-def test_samples_are_spread_and_decoded(corpus, documents, tokenizer):
-    summary = inspected(corpus.folder, tokenizer=tokenizer, num_samples=3)
-    assert [sample.document for sample in summary.samples] == [0, 20, 40]
-    for sample in summary.samples:
-        name, text = documents[sample.document]
-        assert sample.id == name
-        assert text.startswith(sample.text)
-        assert sample.text
-        assert sample.tokens == len(tokenizer.encode(text))
-    few = inspected(corpus.folder, tokenizer=tokenizer, num_samples=100)
-    assert len(few.samples) == 60
-    most = inspected(corpus.folder, tokenizer=tokenizer, num_samples=10**18)
-    assert most == few
-
-
 def test_a_mask_token_in_the_text_is_reported(tmp_path, documents, tokenizer):
     pairs = [*documents, ("mask", "rows Z"), ("again", "Z")]
     write_corpus(tmp_path / "c", pairs, tokenizer, provenance={}, block_bytes=2000)
@@ -104,14 +66,6 @@ def test_a_mask_token_in_the_text_is_reported(tmp_path, documents, tokenizer):
     summary = inspected(tmp_path / "c", tokenizer=Spoilt())
     assert summary.mask_document == len(documents)
     assert summary.special_in_text == {"Z": 2}
-
-
-def test_another_tokenizer_shows_nothing(corpus, documents, tokenizer):
-    assert not inspected(corpus.folder, tokenizer=tokenizer).is_other_tokenizer
-    other = train_tokenizer([text for _, text in documents], vocab_size=300)
-    summary = inspected(corpus.folder, tokenizer=other)
-    assert summary.is_other_tokenizer
-    assert (summary.samples, summary.mask_document) == ((), None)
 
 
 def harmed(corpus, folder, harm):

@@ -97,11 +97,6 @@ def test_the_first_entry_that_is_kept_free_is_taken(names, is_special):
     assert names[0] in with_mask_token(tokenizer)[1]
 
 
-def test_the_lowest_id_is_first_as_in_llama_3():
-    names = ["<|begin|>", *(f"<|reserved_special_token_{number}|>" for number in (5, 0, 1))]
-    assert chosen(byte_level(*names)) == ("<|reserved_special_token_5|>", FIRST + 1, False)
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -226,17 +221,6 @@ def test_a_corpus_with_the_mask_token_is_refused(tmp_path, monkeypatch, block_by
         )
     for absent in (0, 10, 299):
         refuse_if_present(corpus, absent)
-
-
-def test_the_whole_way_a_reserved_token_s_spelling_stays_out_of_a_corpus(tmp_path):
-    tokenizer = byte_level(plain=("<unused0>",))
-    masked, _ = with_mask_token(tokenizer)
-    text = json.dumps({"token": "<unused0>"})
-    before = write_corpus(tmp_path / "before", [("a", text)], tokenizer, provenance={})
-    with pytest.raises(DataError, match="document 'a' contains the mask token"):
-        refuse_if_present(before, masked.mask_id)
-    after = write_corpus(tmp_path / "after", [("a", text)], masked, provenance={})
-    refuse_if_present(after, masked.mask_id)
 
 
 def test_special_tokens_that_text_spells_are_counted(tmp_path):

@@ -44,14 +44,6 @@ def test_best_fit_matches_its_definition(lengths):
     assert bins_of(lengths, capacity=CAPACITY) == expected
 
 
-def test_best_fit_takes_the_fullest_bin_with_room():
-    # 6 and 5 open bins with rooms 4 and 5; 4 fits the first exactly; 3 goes to the second.
-    assert bins_of(np.array([3, 4, 5, 6]), capacity=10) == [[3, 1], [2, 0]]
-    # Equal lengths keep the order given.
-    assert bins_of(np.array([5, 5, 5]), capacity=10) == [[0, 1], [2]]
-    assert bins_of(np.array([], dtype=int), capacity=10) == []
-
-
 def test_too_long_is_refused():
     with pytest.raises(DataError, match="11 tokens does not fit in 10"):
         best_fit(np.array([3, 11]), capacity=10)
@@ -69,12 +61,6 @@ def test_lay_out_by_hand():
     # In the order the sequences were given, not in that of the rows.
     assert batch.spans.tolist() == [[3, 5], [0, 3], [6, 11]]
     assert (batch.num_rows, batch.row_length, batch.num_tokens, batch.max_seqlen) == (2, 6, 10, 5)
-
-
-def test_full_row_has_no_padding_segment():
-    batch = lay_out([np.arange(4)], [[0]], row_length=4, pad_id=PAD)
-    assert batch.cu_seqlens.tolist() == [0, 4]
-    assert PAD not in batch.input_ids
 
 
 @given(LENGTHS.filter(len))

@@ -75,17 +75,6 @@ def test_every_token_once_in_each_whole_epoch(shapes, window):
     assert_each_token_once(pieces, LENGTHS, whole_epochs=3)
 
 
-def test_epochs_have_different_orders():
-    # One document a window and a row, so the rows show the order itself.
-    plan = RowPlan(LENGTHS, [BatchShape(450, 1, 180)], data_seed=0, window_documents=1)
-    order = defaultdict(list)
-    for piece in all_pieces(plan, 180):
-        order[piece.epoch].append(piece.document)
-    assert sorted(order[0]) == sorted(order[1]) == list(range(90))
-    assert order[0] != order[1]
-    assert order[0] != list(range(90))
-
-
 @settings(max_examples=30)
 @given(legs_of_any_shape, st.data())
 def test_cold_equals_stepped(shapes, data):

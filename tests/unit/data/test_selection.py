@@ -83,14 +83,6 @@ def test_what_is_forgotten_may_be_selected_again():
         assert selection.mark() == 4
 
 
-def test_marks_mean_nothing_without_deduplication():
-    with Selection(CorpusConfig()) as selection:
-        list(selection.select(documents("a", "b")))
-        assert selection.mark() == 0
-        selection.forget(0)
-        assert len(list(selection.select(documents("a")))) == 1
-
-
 def test_the_split_depends_on_the_text_alone():
     texts = [f"text {number}" for number in range(300)]
     with Selection(CorpusConfig(heldout_fraction=0.2)) as selection:
@@ -138,20 +130,6 @@ def test_the_index_is_in_the_given_folder_and_is_deleted(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(sqlite3.ProgrammingError), selection:
         list(selection.select(documents("c")))
-
-
-def test_the_index_is_also_deleted_after_an_error(tmp_path):
-    with (
-        pytest.raises(RuntimeError),
-        Selection(CorpusConfig(heldout_fraction=0.1, deduplicate=True), tmp_path),
-    ):
-        raise RuntimeError
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_no_index_without_deduplication(tmp_path):
-    with Selection(CorpusConfig(heldout_fraction=0.1), tmp_path):
-        assert list(tmp_path.iterdir()) == []
 
 
 def test_an_index_larger_than_its_cache_still_knows_all(tmp_path, monkeypatch):

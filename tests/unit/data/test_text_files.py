@@ -174,13 +174,6 @@ def test_ids_and_licences_of_the_rows_themselves(tmp_path):
     assert read(parquet) == [SourceDocument("5", "a", license="MIT"), SourceDocument("6", "b")]
 
 
-def test_another_column(tmp_path):
-    path = write(tmp_path / "a.jsonl", json_lines([{"body": "x", "text": "y"}]))
-    assert read(path, column="body") == [SourceDocument("a.jsonl:1", "x")]
-    parquet = write_parquet(tmp_path / "a.parquet", body=["x"], text=["y"])
-    assert read(parquet, column="body") == [SourceDocument("a.parquet:1", "x")]
-
-
 def test_a_null_text_is_an_empty_document(tmp_path):
     assert read(write(tmp_path / "a.jsonl", '{"text": null}')) == [SourceDocument("a.jsonl:1", "")]
     parquet = write_parquet(tmp_path / "a.parquet", text=["a", None])

@@ -150,17 +150,6 @@ def test_what_python_prints_as_it_starts_is_no_answer(
         assert "hello" in [log.read_text().strip() for log in (tmp_path / "work").glob("*.log")]
 
 
-@pytest.mark.parametrize(("sent", "is_logged"), [(b"{\n", True), (b"", False)])
-def test_a_worker_logs_why_it_cannot_read(tokenizer_folder, sent, is_logged):
-    ended = subprocess.run(
-        [sys.executable, "-m", "biphasic.data.tokens.tokenize", str(tokenizer_folder)],
-        input=sent,
-        capture_output=True,
-        check=False,
-    )
-    assert (b"Traceback" in ended.stderr) == is_logged
-
-
 def test_leftovers_of_killed_workers_are_removed(tmp_path, tokenizer_folder):
     (tmp_path / "work/.partial-abc").mkdir(parents=True)
     with ShardMaker(tmp_path / "work", tokenizer_folder, num_workers=1):

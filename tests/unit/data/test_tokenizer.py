@@ -34,6 +34,7 @@ from biphasic.errors import DataError
 from biphasic.files import read_json
 from biphasic.store import is_complete
 from mini_study import edit_json
+from refusals import refused
 
 TEXT_TO_TRAIN_ON = "The array of rows holds tokens and their weights; 日本語 naïve 👍 1 2 3 x y z"
 # Lone surrogates are no text: UTF-8 cannot hold them.
@@ -70,14 +71,6 @@ def test_offsets_are_in_characters_and_in_order(tokenizer, text):
         covered.update(range(start, end))
     assert covered == set(range(len(text)))
     assert [start for start, _ in offsets] == sorted(start for start, _ in offsets)
-
-
-def test_offsets_give_words_back(tokenizer):
-    text = "the array of rows"
-    ids, offsets = tokenizer.encode_offsets(text)
-    pieces = [tokenizer.decode([token]) for token in ids]
-    assert "".join(pieces) == text
-    assert [text[start:end] for start, end in offsets] == pieces
 
 
 @pytest.mark.parametrize("special", [BOS, EOS, PAD, MASK])
@@ -195,19 +188,6 @@ def test_a_token_between_documents_begins_and_ends_them(folder):
     assert (loaded.bos_id, loaded.eos_id, loaded.pad_id) == (1, 1, 1)
 
 
-@pytest.mark.parametrize(
-    ("absent", "role", "field"),
-    [
-        (("eos_token",), "eos", "eos_token"),
-        (("bos_token", "eos_token"), "bos", "bos_token"),
-    ],
-)
-def test_other_missing_roles_are_refused(folder, absent, role, field):
-    edit_json(folder / "tokenizer_config.json", **dict.fromkeys(absent), pad_token=PAD)
-    with pytest.raises(DataError, match=f"no {role} token; set '{field}'"):
-        TextTokenizer.load(folder)
-
-
 def test_special_tokens_declared_in_their_own_file(folder, tokenizer):
     declared = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
     declared["mask_token"] = {"content": MASK, "special": True}
@@ -228,21 +208,45 @@ def test_settings_win_over_the_special_tokens_file(folder):
     assert TextTokenizer.load(folder).pad_id == 1
 
 
-@pytest.mark.parametrize("content", ["[]", "3", '"a"'])
-def test_settings_that_are_no_mapping_are_refused(folder, content):
-    (folder / "tokenizer_config.json").write_text(content)
-    with pytest.raises(DataError, match=r"config\.json: expected a mapping"):
-        TextTokenizer.load(folder)
+def settings(**changes):
+    return lambda folder: edit_json(folder / "tokenizer_config.json", **changes)
 
 
-def test_an_id_far_beyond_the_entries_is_refused(folder):
-    path = folder / "tokenizer.json"
-    rules = json.loads(path.read_text())
-    last = max(rules["model"]["vocab"], key=rules["model"]["vocab"].get)
-    rules["model"]["vocab"][last] = 212_000_000
-    path.write_text(json.dumps(rules))
-    with pytest.raises(DataError, match=r"has id 212,000,000, .* entries"):
-        TextTokenizer.load(folder)
+def far_id(folder):
+    rules = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = rules["model"]["vocab"]
+    vocabulary[max(vocabulary, key=vocabulary.get)] = 212_000_000
+    (folder / "tokenizer.json").write_text(json.dumps(rules))
+
+
+def write(name, content):
+    return lambda folder: (folder / name).write_text(content)
+
+
+REFUSED = {
+    "no end": (settings(eos_token=None, pad_token=PAD), "no eos token; set 'eos_token'"),
+    "no begin, no end": (
+        settings(eos_token=None, bos_token=None, pad_token=PAD), "no bos token; set 'bos_token'"
+    ),
+    "settings, a list": (write("tokenizer_config.json", "[]"), "config.json: expected a mapping"),
+    "settings, a number": (write("tokenizer_config.json", "3"), "config.json: expected a mapping"),
+    "an id far beyond the entries": (far_id, "has id 212,000,000, ", " entries"),
+    "a declaration that is no token": (settings(eos_token={"x": 1}), "'eos_token' is declared as"),
+    "a list of tokens": (settings(eos_token=["</s>"]), "'eos_token' is declared as"),
+    "a token that is a number": (settings(eos_token={"content": 3}), "'eos_token' is declared as"),
+    "a token outside the vocabulary": (settings(eos_token="<e>"), "'<e>' ", "vocabulary"),  # noqa: S106
+    "no JSON": (write("tokenizer.json", "{"), "tokenizer.json: cannot be read"),
+    "no rules": (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer.json"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused_by_name_from_a_folder_and_from_the_hub(folder, fake_hub, what):
+    harm, *parts = REFUSED[what]
+    harm(folder)
+    refused(DataError, parts, TextTokenizer.load, folder)
+    message = refused(DataError, parts, load_tokenizer, "a/b")
+    assert what not in {"no end", "no rules"} or message.startswith("a/b: ")  # not its cache
 
 
 def test_the_vocabulary_s_size_covers_its_highest_id(folder):
@@ -405,82 +409,32 @@ def test_the_hub_s_files_are_all_of_one_commit(fake_hub, tokenizer):
     ]
 
 
-def test_a_model_without_a_fast_tokenizer_names_the_remedy(fake_hub):
-    (fake_hub.folder / "tokenizer.json").unlink()
-    with pytest.raises(DataError, match=r"^a/b: no tokenizer\.json"):
-        load_tokenizer("a/b")
-
-
-def test_messages_name_the_model_and_not_its_cache(fake_hub):
-    edit_json(fake_hub.folder / "tokenizer_config.json", eos_token=None)
-    with pytest.raises(DataError, match=r"^a/b: .*\beos\b"):
-        load_tokenizer("a/b")
-
-
 def test_switched_off_the_hub_s_cache_is_used(fake_hub, tokenizer, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     assert load_tokenizer("a/b", revision="v1").sha256 == tokenizer.sha256
     assert fake_hub.asked[0] == ("a/b", "tokenizer.json", "v1")
 
 
-def test_switched_off_and_not_in_the_cache_is_one_line(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("given", "options", "parts"),
+    [
+        *((name, {}, ["owner/name"]) for name in ("a/b/c", "a b", "../none", "")),
+        ("m.gguf", {}, ["m.gguf: ", "gguf_file='m.gguf'"]),
+        (Path("none"), {}, ["none: no such folder"]),
+        (Path("tokenizer"), {"revision": "v1"}, ["a folder has no revisions; omit 'v1'"]),
+    ],
+)
+def test_what_is_no_tokenizer_is_refused(folder, tmp_path, monkeypatch, given, options, parts):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.gguf").touch()
+    refused(DataError, parts, load_tokenizer, given, **options)
+
+
+def test_a_hub_that_is_off_or_out_of_reach_is_one_line(monkeypatch, tmp_path):
+    nowhere = huggingface_hub.HfApi(endpoint="http://127.0.0.1:9")  # the port that discards
+    with monkeypatch.context() as patch:
+        patch.setattr(huggingface_hub, "HfApi", lambda: nowhere)
+        refused(DataError, ["a/b: the hub cannot be reached; check the"], load_tokenizer, "a/b")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(DataError) as refused:
-        load_tokenizer("a/b")
-    assert str(refused.value).startswith("a/b: hub access is disabled (HF_HUB_OFFLINE")
-    assert "\n" not in str(refused.value)
-
-
-def test_a_hub_out_of_reach_is_one_line(monkeypatch):
-    nowhere = huggingface_hub.HfApi(endpoint="http://127.0.0.1:9")  # the port that discards
-    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: nowhere)
-    with pytest.raises(DataError) as refused:
-        load_tokenizer("a/b")
-    assert str(refused.value).startswith("a/b: the hub cannot be reached; check the connection")
-    assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("name", ["a/b/c", "a b", "../none", ""])
-def test_what_is_neither_folder_nor_hub_id_is_refused(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match="owner/name"):
-        load_tokenizer(name)
-
-
-def test_a_gguf_file_is_refused_with_its_conversion(tmp_path):
-    (tmp_path / "m.gguf").touch()
-    with pytest.raises(DataError, match=r"m\.gguf: .* gguf_file='m\.gguf'"):
-        load_tokenizer(str(tmp_path / "m.gguf"))
-
-
-def test_a_path_is_never_a_hub_id(tmp_path):
-    with pytest.raises(DataError, match=r"none: no such folder$"):
-        load_tokenizer(tmp_path / "none")
-
-
-def test_a_folder_has_no_revisions(folder):
-    with pytest.raises(DataError, match="a folder has no revisions; omit 'v1'"):
-        load_tokenizer(folder, revision="v1")
-
-
-@pytest.mark.parametrize("token", [{"x": 1}, ["</s>"], 3, {"content": 3}], ids=str)
-def test_a_declaration_that_is_no_token_is_named(folder, token):
-    edit_json(folder / "tokenizer_config.json", eos_token=token)
-    with pytest.raises(DataError, match=r"'eos_token' is declared as"):
-        TextTokenizer.load(folder)
-
-
-def test_role_outside_the_vocabulary_is_refused(folder):
-    edit_json(folder / "tokenizer_config.json", eos_token="</s>")  # noqa: S106
-    with pytest.raises(DataError, match=r"'</s>' .*vocabulary"):
-        TextTokenizer.load(folder)
-
-
-def test_missing_and_damaged_files_are_named(folder):
-    (folder / "tokenizer.json").write_text("{")
-    with pytest.raises(DataError, match=r"tokenizer\.json: cannot be read"):
-        TextTokenizer.load(folder)
-    (folder / "tokenizer.json").unlink()
-    with pytest.raises(DataError, match=r"no tokenizer\.json"):
-        TextTokenizer.load(folder)
+    refused(DataError, ["a/b: hub access is disabled (HF_HUB_OFFLINE"], load_tokenizer, "a/b")

@@ -11,7 +11,6 @@ from biphasic.model.compute.attention import ATTENTION_NAME
 from biphasic.model.head import language_model_head
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.shape import PRESETS
-from families import tiny_config
 
 SPECIAL_IDS = {"bos": 1, "eos": 2, "pad": 0, "mask": 3}
 LLAMA_VOCABULARY = 128_256
@@ -87,8 +86,3 @@ def test_new_models_are_ours_and_in_fp32():
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
     assert language_model_head(model).weight.shape == (300, 64)
     assert language_model_head(model).weight is not model.get_input_embeddings().weight
-
-
-def test_decoders_get_a_causal_head():
-    model = new_model(tiny_config("llama"), init_seed=0)
-    assert type(model) is transformers.LlamaForCausalLM

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from objective_rows import MASK, VOCABULARY, Run, batch_of, phase_refusal, supervise
+from objective_rows import MASK, VOCABULARY, batch_of, phase_refusal, supervise
 
-from biphasic.config import parse_config
 from biphasic.data.rows import Piece
 from biphasic.errors import ConfigError
 from biphasic.objectives.alternate import Alternate
@@ -172,19 +171,6 @@ def test_words_are_checked_within():
                   alternate(CLM_RAW, mixture.model_dump(), every=1)):  # fmt: skip
         with pytest.raises(ConfigError, match="need the tokenizer"):
             phase.check_vocabulary(VOCABULARY)
-
-
-def test_phases_of_composed_objectives():
-    raw = [
-        {"objective": "alternate", "steps": 4, "every": 1, "objectives": [CLM_RAW, MLM_RAW]},
-        {"objective": "mix", "steps": 5, "objectives": [MLM_RAW, CLM_RAW], "shares": [0.5, 0.5]},
-    ]
-    first, second = parse_config(Run, {"phases": raw}, where="x").phases
-    assert isinstance(first, Alternate)
-    assert isinstance(second, Mix)
-    assert (first.steps, second.steps) == (4, 5)
-    dumped = Run(phases=(first, second)).model_dump(mode="json")
-    assert parse_config(Run, dumped, where="x").phases == (first, second)
 
 
 @pytest.mark.parametrize(

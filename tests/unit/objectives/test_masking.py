@@ -165,14 +165,6 @@ def test_lengths_of_spans_are_spanberts():
     assert SpanConfig(mean_words=1, longest_words=4).lengths(draws).max() == 1
 
 
-def test_a_span_of_one_word_is_a_word():
-    by_word, by_span = (
-        supervise(mlm(selection=way), long_batch(), vocabulary(), mask_seed=0)
-        for way in ("word", {"mean_words": 1, "longest_words": 1})
-    )
-    assert np.array_equal(by_word.positions, by_span.positions)
-
-
 PIECES = [Piece(0, 3, 0, 29), Piece(0, 4, 0, 30), Piece(0, 4, 30, 55), Piece(1, 3, 0, 29)]
 
 

@@ -8,13 +8,11 @@ from objective_rows import (
     MASK,
     PAD,
     VOCABULARY,
-    Run,
     batch_of,
     phase_refusal,
     supervise,
 )
 
-from biphasic.config import parse_config
 from biphasic.data.rows import BatchShape, Piece, RowBatch, RowPlan, RowReader
 from biphasic.objectives.clm import Clm
 from biphasic.objectives.mlm import Mlm
@@ -57,12 +55,6 @@ def test_clm_predicts_eos_never_bos_and_crosses_no_border(batch):
     following = np.searchsorted(batch.packed.cu_seqlens, supervision.positions + 1, side="right")
     assert np.array_equal(segment, following)
     assert len(supervision.labels) == batch.packed.num_tokens - len(batch.pieces)
-
-
-def test_clm_ignores_the_mask_seed(batch):
-    first, second = (supervise(CLM, batch, VOCABULARY, mask_seed=seed) for seed in (0, 1))
-    assert np.array_equal(first.positions, second.positions)
-    assert CLM.determinants(0) == CLM.determinants(1) == {"name": "clm"}
 
 
 @pytest.mark.parametrize("replacement", ["mask", "bert"])
@@ -118,16 +110,6 @@ def test_known_mask():
     batch = batch_of([[Piece(0, 0, 0, 20)]], row_length=24)
     positions = supervise(mlm(), batch, VOCABULARY, mask_seed=0).positions.tolist()
     assert positions == [1, 3, 4, 8, 9, 11, 18, 20]
-
-
-def test_phases_are_chosen_by_objective():
-    raw = {"phases": [{"objective": "clm", "steps": 2}, {"objective": "mlm", "steps": 3}]}
-    first, second = parse_config(Run, raw, where="x").phases
-    assert isinstance(first, Clm)
-    assert isinstance(second, Mlm)
-    assert (first.directions, second.directions) == ({True}, {False})
-    assert (first.steps, second.steps) == (2, 3)
-    assert second.determinants(0) == mlm().determinants(0)
 
 
 @pytest.mark.parametrize(

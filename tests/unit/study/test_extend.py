@@ -76,7 +76,7 @@ def test_a_grid_grows_for_all_seeds_while_validation_chooses_its_end(given):
     assert complete_names(store / "finetunes") < {*pin.results}  # also those not yet due
 
 
-def test_parts_and_interrupted_runs_give_the_same_runs(given, tmp_path):
+def test_parts_and_interrupted_runs_give_the_same_runs(given, tmp_path, warm):
     model, task, options, made = given
     parts = evaluate(model, task, root=tmp_path / "parts", workers=2, **options)
     assert scores(parts) == scores(made)

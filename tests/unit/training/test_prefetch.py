@@ -47,26 +47,6 @@ def test_no_more_is_prefetched_than_configured(ahead):
     assert len(calls) <= 5 + ahead
 
 
-def test_work_continues_while_the_caller_is_busy():
-    made = [threading.Event() for _ in range(4)]
-
-    def produce(item: int) -> int:
-        made[item].set()
-        return item
-
-    with prefetched(produce, range(4), ahead=2) as results:
-        assert next(results) == 0
-        assert made[2].wait(10)  # nobody asked for it yet
-        assert not made[3].is_set()
-
-
-def test_nothing_runs_in_another_thread_by_default():
-    with prefetched(lambda _: threading.current_thread(), [1], ahead=0) as results:
-        assert next(results) is threading.current_thread()
-    with prefetched(lambda _: threading.current_thread(), [1], ahead=1) as results:
-        assert next(results) is not threading.current_thread()
-
-
 @pytest.mark.parametrize("ahead", [0, 1, 5])
 @pytest.mark.parametrize("error", [BrokenError("at 3"), Killed("at 3")])
 def test_errors_come_up_as_themselves_in_their_turn(ahead, error):

@@ -136,35 +136,6 @@ def test_identities_agree_if_and_only_if_expansions_do(pair):
             assert (chains[0][step] == chains[1][other]) == agree
 
 
-def test_total_steps_do_not_break_sharing():
-    assert identities(clm(3)) == identities(clm(8))[:4]
-    assert identities(clm(3), mlm(5)) == identities(clm(1), clm(2), mlm(5))
-
-
-def test_decay_breaks_sharing_only_where_it_begins():
-    schedule = {"peak": 1e-3, "warmup_steps": 2, "decay_steps": 3}
-    short = identities(clm(7), learning_rate=schedule)
-    long = identities(clm(20), learning_rate=schedule)
-    # Updates 4, 5 and 6 of the short run decay: states 0 to 4 are shared.
-    assert shared(short, long) == 5
-    without = identities(clm(20), learning_rate={**schedule, "decay_steps": 0})
-    assert shared(long, without) == 18
-
-
-def test_arms_share_their_first_segment():
-    trunk = identities(clm(6))
-    assert shared(trunk, identities(clm(4), mlm(2))) == 5
-    assert shared(trunk, identities(mlm(6))) == 1  # the untrained model
-    assert shared(trunk, identities()) == 1
-
-
-def test_mask_seed_matters_to_masked_updates_alone():
-    seeds = {"mask_seed": 1}
-    assert identities(clm(3)) == identities(clm(3), seeds=seeds)
-    one, other = identities(clm(3), mlm(2)), identities(clm(3), mlm(2), seeds=seeds)
-    assert shared(one, other) == 4
-
-
 def test_preset_equals_its_dimensions_written_out():
     dimensions = PRESETS["pico"].model_dump()
     assert identities(clm(2)) == identities(clm(2), model=dimensions)
@@ -282,14 +253,6 @@ def test_a_new_setting_of_the_optimizer_keeps_old_identities(monkeypatch):
     assert Lineage(recipe, GROUND).identities == before.identities
 
 
-def test_schedule_longer_than_the_run_is_refused():
-    schedule = {"peak": 1e-3, "warmup_steps": 3, "decay_steps": 2}
-    with pytest.raises(ConfigError, match=r"warmup_steps 3 .*decay_steps 2 .* 4"):
-        lineage(clm(4), learning_rate=schedule)
-    lineage(clm(5), learning_rate=schedule)
-    lineage(learning_rate=schedule)  # the untrained encoder has no schedule
-
-
 def test_a_step_of_absurd_size_is_refused():
     with pytest.raises(ConfigError, match=r"^rows_per_step: 1,000,000,000,000 .* 268,435,456"):
         lineage(clm(4), rows_per_step=10**12)
@@ -298,23 +261,7 @@ def test_a_step_of_absurd_size_is_refused():
     lineage(clm(4, rows_per_step=1 << 18, max_seqlen=1024))
 
 
-def test_phase_at():
-    recipe = lineage(clm(2), mlm(3)).recipe
-    assert recipe.total_steps == 5
-    found = [(each.index, each.phase.objective) for each in map(recipe.phase_at, range(5))]
-    assert found == [(0, "clm")] * 2 + [(1, "mlm")] * 3
-
-
 SCHEDULE = {"peak": 1e-3, "warmup_steps": 2, "decay_steps": 2}
-CONSTANT = {"peak": 5e-4}
-
-
-def test_a_continued_run_shares_all_of_the_decayed_one():
-    decayed = identities(clm(8), learning_rate=SCHEDULE)
-    continued = identities(clm(8), mlm(4, learning_rate=CONSTANT), learning_rate=SCHEDULE)
-    assert shared(decayed, continued) == 9
-    # One schedule for both phases decays at the end alone.
-    assert shared(decayed, identities(clm(8), mlm(4), learning_rate=SCHEDULE)) == 7
 
 
 def test_continued_runs_of_three_lengths_share_their_constant_segment():
@@ -352,11 +299,6 @@ def test_settings_of_a_phase_change_identities_from_its_first_step(settings, fir
 def test_an_optimizer_is_reset_once():
     specs = list(lineage(clm(2), mlm(3, optimizer_state="reset")).steps())
     assert [spec.resets_optimizer for spec in specs] == [False, False, True, False, False]
-
-
-def test_a_new_rope_theta_lasts():
-    specs = list(lineage(clm(1), clm(1, rope_theta=2e4), mlm(1)).steps())
-    assert [spec.rope_theta for spec in specs] == [None, 2e4, 2e4]
 
 
 def test_patterns_of_frozen_parameters_are_a_set():

@@ -3,10 +3,9 @@
 import pytest
 from pydantic import TypeAdapter
 
-from biphasic.errors import ConfigError
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phases import Phase
-from biphasic.training.timeline import check_phases, place_phases
+from biphasic.training.timeline import place_phases
 
 SCHEDULE = LearningRateConfig(peak=1.0, warmup_steps=2, decay_steps=1)
 
@@ -69,11 +68,3 @@ def test_an_objective_knows_its_place_in_the_phase():
     _, second = place(clm(5), falling)
     found = [second.objective(step).determinants(0)["mlm_probability"] for step in range(5, 8)]
     assert found == pytest.approx([0.4, 0.3, 0.2])
-
-
-def test_schedules_are_checked_against_the_steps_they_last_for():
-    check_phases(place(clm(1), mlm(2)))  # three steps together
-    with pytest.raises(ConfigError, match=r"^learning_rate: .* exceed the 2 steps"):
-        check_phases(place(clm(2), mlm(4, learning_rate={"peak": 1.0})))
-    with pytest.raises(ConfigError, match=r"^phases\.1\.learning_rate: .* 4 steps"):
-        check_phases(place(clm(3), mlm(4, learning_rate={"peak": 1.0, "decay_steps": 5})))

@@ -1,0 +1,40 @@
+"""What commands print, as files in `tests/snapshots`; `make snapshots` writes them again."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[1] / "snapshots"
+
+_SETTLED = (
+    (re.compile(r"[0-9a-f]{12,}"), "HASH"),
+    (re.compile(r"\d[\d,.]*(?= ?(?:ms|s|kB|MB|GB|B)\b| tokens/s)"), "N"),
+    (re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]"), ""),
+    (re.compile(r"[ \t]+$", re.MULTILINE), ""),
+)
+
+
+def compare(name: str, text: str, place: Path) -> None:
+    """Compare with the snapshot of this name, without hashes, times, sizes and the folder."""
+    text = text.replace(str(place), "PLACE")
+    for pattern, shown in _SETTLED:
+        text = pattern.sub(shown, text)
+    path = FOLDER / f"{name}.txt"
+    if os.environ.get("BIPHASIC_SNAPSHOTS"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    kept = path.read_text(encoding="utf-8") if path.is_file() else ""
+    assert text == kept, f"{path.name}: read the difference; `make snapshots` writes it again"
+
+
+def printed(words: object, ended: tuple[int, str, str]) -> str:
+    """Return a command and what it printed."""
+    code, out, err = ended
+    parts = [f"$ biphasic {words}", out.rstrip("\n")]
+    if err:
+        parts += ["--- standard error", err.rstrip("\n")]
+    if code:
+        parts.append(f"--- exit code {code}")
+    return "\n".join(part for part in parts if part) + "\n"
