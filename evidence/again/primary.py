@@ -15,7 +15,7 @@ from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.contrast import Contrast, contrast
-from biphasic.analysis.statistics.floors import floor_tests
+from biphasic.analysis.statistics.doubts import floor_tests
 from biphasic.analysis.statistics.replicates import by_recipe
 
 # The outcome is the first minus the second. A recipe has the name of its first pretraining run.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import study_scores
-from biphasic.analysis.statistics.floors import floor_tests
+from biphasic.analysis.statistics.doubts import floor_tests
 from biphasic.analysis.statistics.replicates import by_recipe
 
 # Each objective: its arm, the answer to Q1 that favours it, Q1's differences that do, and the

@@ -60,6 +60,7 @@ def draw_nothing(patch: pytest.MonkeyPatch) -> None:
         "analysis.figures.draw.draw_chart",
         "analysis.figures.tuning.draw_chart",
         "analysis.page.figures.draw_chart",
+        "analysis.figures.strips.draw_strips",
         "analysis.page.figures.draw_strips",
     ):
         patch.setattr(f"biphasic.{name}", lambda *_, **__: empty)

@@ -63,8 +63,11 @@ def report_damage(folder: Path, *, hashes: bool) -> list[str]:
 
 def _write(page: Path, study_folder: Path, store: Path) -> None:
     # An up-to-date report needs none of these, which load matplotlib, scipy and jinja2.
-    from biphasic.analysis.page.columns import store_link  # noqa: PLC0415
-    from biphasic.analysis.page.content import comparisons_csv, problems_csv  # noqa: PLC0415
+    from biphasic.analysis.page.content import (  # noqa: PLC0415
+        comparisons_csv,
+        problems_csv,
+        store_link,
+    )
     from biphasic.analysis.page.evidence import (  # noqa: PLC0415
         study_answers,
         study_families,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from biphasic.analysis.page.gallery import Gallery
     from biphasic.analysis.records import Problem
     from biphasic.analysis.results import Analysis, CheckedClaims, Comparisons
-    from biphasic.analysis.scores.layout import Results
+    from biphasic.analysis.scores.read import Results
     from biphasic.records import Convention
 
 
@@ -72,7 +72,7 @@ class Analyze(Reading):
 
     def __call__(self) -> Analysis:
         from biphasic.analysis.results import Analysis
-        from biphasic.analysis.scores.layout import scores_of
+        from biphasic.analysis.scores.read import scores_of
         from biphasic.analysis.scores.table import at_one_rate
         from biphasic.analysis.statistics.replicates import over_pretraining
 
@@ -131,7 +131,7 @@ class Claims(Selection):
     def __call__(self) -> CheckedClaims:
         from biphasic.analysis.claims import changed_verdicts, claims_report, restated
         from biphasic.analysis.results import CheckedClaims
-        from biphasic.analysis.scores.layout import scores_of
+        from biphasic.analysis.scores.read import scores_of
         from biphasic.analysis.scores.source import paper_scores
         from biphasic.analysis.statistics.replicates import over_pretraining
 
@@ -190,7 +190,7 @@ class Figures(Selection, Drawing):
         from biphasic.analysis.figures.catalog import run_figures, score_figures
         from biphasic.analysis.page.gallery import chosen_formats, write_gallery
         from biphasic.analysis.records import StudyRecords
-        from biphasic.analysis.scores.layout import scores_of
+        from biphasic.analysis.scores.read import scores_of
         from biphasic.analysis.scores.reference import alike_datasets
         from biphasic.analysis.scores.source import paper_scores
         from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
@@ -245,7 +245,7 @@ class Paper(Drawing):
 
 
 def _read(folder: Path | str, only: Sequence[str], without: Sequence[str]) -> Results:
-    from biphasic.analysis.scores.layout import read_results
+    from biphasic.analysis.scores.read import read_results
     from biphasic.analysis.scores.reference import DatasetChoice
 
     return read_results(expanded(folder), DatasetChoice(tuple(only), tuple(without)))

@@ -23,10 +23,9 @@ from biphasic.analysis.estimate import (
 from biphasic.analysis.scores.examples import ExampleScores
 from biphasic.analysis.scores.source import EXAMPLES, read_run
 from biphasic.analysis.statistics.crossed import cell_influences
-from biphasic.analysis.statistics.doubts import doubt
-from biphasic.analysis.statistics.floors import baseline_sentences
-from biphasic.analysis.tables.sentences import coverage_sentence
+from biphasic.analysis.statistics.doubts import baseline_sentences, doubt
 from biphasic.analysis.text import points_cell, truncations
+from biphasic.analysis.words import coverage_sentence
 from biphasic.errors import DataError, visible
 from biphasic.records import Convention, ResultRecord
 from biphasic.shown import Shown, table_lines

@@ -19,7 +19,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from biphasic.amounts import amount, points, rate
-from biphasic.analysis.statistics.floors import baseline_sentences
+from biphasic.analysis.statistics.doubts import baseline_sentences
 from biphasic.analysis.tables.markup import markdown_text
 from biphasic.analysis.text import flat, listing
 from biphasic.export.check import TOLERANCE, Reloaded

@@ -15,7 +15,7 @@ from biphasic.analysis.statistics.contrast import (
     pooled,
 )
 from biphasic.analysis.statistics.paired import critical_range, range_p_values
-from biphasic.analysis.tables.sentences import method_sentence
+from biphasic.analysis.words import words
 
 RUNS = [0.0, 5.0, 1.0]
 """What runs have in common."""
@@ -107,7 +107,7 @@ def test_where_spreads_differ_pairs_are_tested_by_themselves():
     assert quiet.detectable > 100 * alone.detectable
     low, high = quiet.interval
     assert (low < 0 < high) == (quiet.contrast.p_value > 0.05)
-    sentence = method_sentence(found)
+    sentence = words().method(found)
     assert sentence.startswith("The spreads of the arms differ")
 
 
@@ -143,7 +143,7 @@ def test_a_run_that_one_arm_lacks_is_why_variances_are_not_pooled():
     four = {name: [*EVEN[name], 1.0] for name in "abc"}  # all share three runs
     found = family_of(of_runs({**four, "c": EVEN["c"]}), "d")
     assert found.blocks is None
-    assert "the same runs of all arms" in method_sentence(found)
+    assert "the same runs of all arms" in words().method(found)
 
 
 def test_fine_tuning_seeds_are_not_pooled():

@@ -17,7 +17,7 @@ from made_scores import (
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.table import DatasetInfo, Planned, Score, with_averages
 from biphasic.analysis.statistics.compare import family_of, indistinguishable, ranked
-from biphasic.analysis.statistics.pair_tests import all_pairs, holm
+from biphasic.analysis.statistics.pair_tests import corrected_pairs, holm
 from biphasic.analysis.tables.text import comparison_lines
 from biphasic.errors import DataError
 
@@ -75,7 +75,7 @@ def test_rounding_is_no_spread():
     scores = made_scores({"a": first, "b": second})
     for found in (compare_arms(scores, "a", "b", "d"), *family_of(scores, "d").with_best):
         assert (found.verdict, found.p_value) == ("unknown", None)
-    assert np.isnan(all_pairs(scores, ["a", "b"], "d").p_values).all()
+    assert np.isnan(family_of(scores, "d").corrected.p_adjusted).all()
 
 
 def test_p_values_of_all_pairs_are_those_of_each():
@@ -87,10 +87,10 @@ def test_p_values_of_all_pairs_are_those_of_each():
     scores = made_scores(by_model)
     order = ranked(scores, "d")
     pairs = list(combinations(order, 2))
-    p_values = all_pairs(scores, order, "d").p_values
-    for (first, second), found in zip(pairs, p_values, strict=True):
-        alone = compare_arms(scores, first, second, "d").p_value
-        assert found == pytest.approx(np.nan if alone is None else alone, rel=1e-9, nan_ok=True)
+    of_each = [compare_arms(scores, first, second, "d").p_value for first, second in pairs]
+    expected = holm([np.nan if p is None else p for p in of_each], size=len(pairs))
+    found = corrected_pairs(scores, order, scores.datasets[0], None, num_arms=len(order))
+    assert found.p_adjusted == pytest.approx(expected, rel=1e-9, nan_ok=True)
     # One seed in common says nothing; none in common is judged unpaired.
     assert compare_arms(scores, "m0", "m2", "d").p_value is None
     assert compare_arms(scores, "m0", "m3", "d").num_pairs == 0

@@ -14,13 +14,9 @@ import pytest
 from docs_page import table_rows
 
 from biphasic.analysis.statistics.compare import family_of
-from biphasic.analysis.statistics.crossed import (
-    joint_errors,
-    joint_p_values,
-    pair_errors,
-    seed_freedom,
-)
-from biphasic.analysis.statistics.pair_tests import all_pairs
+from biphasic.analysis.statistics.contrast import by_each_variance
+from biphasic.analysis.statistics.crossed import pair_errors
+from biphasic.analysis.statistics.pair_tests import pair_differences
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 NUM_FAMILIES = 150
@@ -156,19 +152,13 @@ def test_a_comparison_has_the_p_value_of_its_family(are_runs):
     table = simulated.accuracy(60)(np.random.default_rng(3), 5)
     found = simulated.family(table, are_runs=are_runs)
     assert found.uses_blocks is are_runs
-    alone = all_pairs(found.scores, found.order, "d")
     known = pair_errors(found.scores, found.order, found.dataset)
-    if found.blocks is None:
-        seeds, freedom = alone.squared_errors, seed_freedom(alone.num_seeds)
-    else:
-        seeds = found.blocks.squared_errors(alone.squared_errors)
-        freedom = np.full_like(seeds, found.blocks.freedom)
-    errors, _ = joint_errors(seeds, freedom, known)
-    p_values = joint_p_values(alone.means, seeds, freedom, known)
+    own = pair_differences(found.scores, found.order, "d")
+    *_, test = by_each_variance(*own, known, blocks=[found.blocks] if found.blocks else [])
     for place, pair in enumerate(combinations(found.order, 2)):
         compared = found.compare(*pair)
-        assert compared.p_value == pytest.approx(p_values[place])
-        assert compared.contrast.deciding.error == pytest.approx(errors[place] ** 0.5)
+        assert compared.p_value == pytest.approx(test.p_value[place])
+        assert compared.contrast.deciding.error == pytest.approx(test.error[place])
         assert compared.uses_blocks is are_runs
 
 

@@ -22,7 +22,7 @@ from biphasic.analysis.report import write_report
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Score, Scores
 from biphasic.analysis.statistics.compare import family_of
-from biphasic.analysis.statistics.floors import floor_tests
+from biphasic.analysis.statistics.doubts import floor_tests
 from biphasic.analysis.statistics.replicates import over_pretraining
 from biphasic.analysis.tables.markup import to_markdown
 from biphasic.analysis.tables.sheets import make_sheets

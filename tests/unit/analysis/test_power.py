@@ -1,4 +1,4 @@
-"""Detectable differences by simulation, against theory and against the deciding test."""
+"""Detectable differences and power by formula, against theory and a simulation of the test."""
 
 import math
 
@@ -8,15 +8,26 @@ from fake_study import ARMS, TASKS, FakeStudy
 from made_scores import made_scores
 from paired_power import detectable_effect
 
+from biphasic.analysis.estimate import LEVEL
 from biphasic.analysis.questions.power import (
     Design,
     detectable_differences,
+    powers,
     residual_spread,
     smallest_detectable,
 )
 from biphasic.analysis.records import load_records
+from biphasic.analysis.statistics.contrast import contrast_of, pooled
+from biphasic.analysis.statistics.crossed import NO_EXAMPLES
+from biphasic.analysis.statistics.paired import POWER
 from biphasic.errors import DataError
-from biphasic.records import AgainstRecord, AskedRecord, QuestionRecord, SupportRecord
+from biphasic.records import (
+    AgainstRecord,
+    AskedRecord,
+    ForecastRecord,
+    QuestionRecord,
+    SupportRecord,
+)
 
 PAIR = (1.0, -1.0)
 
@@ -34,12 +45,52 @@ def test_a_pair_alone_agrees_with_the_noncentral_t_distribution():
 
 
 def test_pooled_arms_help_and_further_comparisons_cost():
-    alone = detectable(num_runs=3)
+    # The bound of a pooled test has a share of studies in which it does not decide.
+    alone = detectable(num_runs=3, num_comparisons=4)
+    assert detectable(num_runs=3, num_arms=5, blocks=True, num_comparisons=4) < alone
     with_blocks = detectable(num_runs=3, num_arms=5, blocks=True)
-    assert with_blocks < alone
     assert detectable(num_runs=3, num_arms=5, blocks=True, num_comparisons=4) > with_blocks
     interaction = detectable(weights=(1, -1, -1, 1), num_arms=5, num_runs=3, blocks=True)
     assert interaction == pytest.approx(math.sqrt(2) * with_blocks, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("design", "margin"),
+    [
+        (Design(PAIR, 2, 5, 1, are_blocks=False), 4.0),
+        (Design(PAIR, 5, 3, 4, are_blocks=True, num_own=3), 6.0),
+        (Design((1.0, -1.0, -1.0, 1.0), 8, 5, 4, are_blocks=True, num_own=4), 5.0),
+    ],
+)
+def test_simulated_studies_find_the_detectable_difference_and_as_often_as_the_power_says(
+    design, margin
+):
+    found = smallest_detectable(design)
+    asked = AskedRecord(first=("a",), second=("b",), tasks=("d",), forecast=ForecastRecord(
+        difference=found, interval=(0, 9)))  # fmt: skip
+    power = powers(design, asked, margin)
+    shares = {"power_of_forecast": simulated(design, found),
+              "power_of_level": simulated(design, 0.0, margin)}  # fmt: skip
+    assert shares["power_of_forecast"] >= POWER - 0.04
+    for name, share in shares.items():
+        assert power[name] == pytest.approx(share, abs=0.15), name
+
+
+def simulated(design, difference, margin=None, num=400):
+    """Return the share of normal studies whose difference is clear, or level."""
+    draw, hits = np.random.default_rng(0), 0
+    for _ in range(num):
+        table = draw.normal(size=(design.num_arms, design.num_runs))
+        values = np.array(design.weights) @ table[: len(design.weights)] + difference
+        groups = {design.num_arms, design.num_own} if design.are_blocks else ()
+        test = contrast_of(
+            dict(enumerate(values)), NO_EXAMPLES, blocks=[pooled(table[:arms]) for arms in groups],
+            squares=sum(weight**2 for weight in design.weights),
+        )  # fmt: skip
+        test = test if margin is None else test.within(margin)
+        p = test.p_corrected(min(test.p_value * design.num_comparisons, 1.0))
+        hits += p <= LEVEL and (margin is not None or test.mean > 0)
+    return hits / num
 
 
 def test_one_run_has_no_test():

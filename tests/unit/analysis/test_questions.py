@@ -205,7 +205,7 @@ def test_the_report_opens_with_answers_and_forecasts(ask):
         )
     )
     page = write_report(*study).read_text()
-    assert page.index('id="questions"') < page.index('id="overview"')
+    assert page.index('id="questions"') < page.index('id="scores"')
     [answer] = answers_of(study)
     assert answer_sentence(answer) in page
     assert "<h3>Forecasts</h3>" in page

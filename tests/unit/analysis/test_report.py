@@ -25,8 +25,7 @@ from biphasic.analysis.page.content import common_peak
 from biphasic.analysis.page.render import render as render_with_link
 from biphasic.analysis.records import load_records
 from biphasic.analysis.report import write_report
-from biphasic.analysis.tables.results import format_table, results_csv, table_csv
-from biphasic.analysis.tables.summary import rows_statement
+from biphasic.analysis.tables.results import format_table, results_csv, rows_statement, table_csv
 from biphasic.analysis.text import plain
 from biphasic.store import MANIFEST
 
@@ -217,12 +216,8 @@ def test_the_page_is_accessible(page):
     assert all(after <= before + 1 for before, after in pairwise(levels))
     assert all("scope" in attrs for attrs in page.named("th"))
     figures = [attrs for attrs in page.named("svg") if "viewbox" in attrs]
-    assert len(figures) == 4 + 4 + 1
+    assert len(figures) == 4 + 4 + 1 + len(TASKS)
     assert all(attrs["role"] == "img" and attrs["aria-label"] for attrs in figures)
-    strips = [attrs for attrs in page.named("svg") if attrs.get("class") == "strip"]
-    assert len(strips) == len(TASKS) * (len(ARMS) + 1)
-    hidden = [attrs for attrs in page.named("svg") if attrs.get("aria-hidden") == "true"]
-    assert len(hidden) == len(TASKS) * len(ARMS)  # the axes are hidden with what is around them
 
 
 def test_every_number_has_its_runs_and_every_run_its_record(good, page):
@@ -278,7 +273,6 @@ def test_the_scores_on_the_page_are_those_of_the_table(good, page):
         assert cell in text
     assert "5 seeds per cell; convention 'standard' (Student's t)." in text
     assert "All 4 trained arms read the same rows in the same order" in text
-    assert "CLM 50 % then MLM 50 % scores highest on all 4 tasks" in text.replace("\xa0", " ")
 
 
 def test_the_page_says_for_each_arm_its_rate_and_whether_it_was_tuned(tmp_path):
@@ -350,18 +344,21 @@ def test_arms_that_read_different_rows_are_called_out(good, tmp_path):
 
 
 def test_an_intermediate_arm_is_neither_the_best_nor_of_the_lowest_loss(tmp_path):
+    bold = []
     folder, store = FakeStudy(steps=40, tasks=TASKS[:1]).write(tmp_path)
     record = json.loads((folder / "study.json").read_text())
     said = []
     for is_final in (True, False):
         record["arms"][-1]["is_final"] = is_final
         (folder / "study.json").write_text(json.dumps(record))
-        page = Page(render(load_records(folder, store)))
-        said.append(" ".join("".join(page.text).split()).replace("\xa0", " "))
-    assert f"{ARMS[-1][1]} ends with the lowest held-out MLM loss" in said[0]
-    assert f"{ARMS[-2][1]} ends with the lowest held-out MLM loss" in said[1]
-    assert f"{ARMS[-2][1]} scores highest" in said[1]
-    assert ["at an intermediate step" in text for text in said] == [False, True]
+        html = render(load_records(folder, store))
+        said.append("at an intermediate step" in html)
+        rows = re.findall(r"<tr><th scope=.row. class=.arm.>.*?</tr>", html, re.DOTALL)
+        bold.append([row.count('number best"') for row in rows][: len(ARMS)])
+    assert said == [False, True]
+    assert bold[0][-1] > 0
+    assert bold[1][-1] == 0
+    assert bold[1][-2] > 0
 
 
 def test_supervised_tokens_and_texts_of_pairs_are_not_added(tmp_path):
@@ -480,7 +477,7 @@ def test_one_seed_has_no_interval_on_page_or_terminal(tmp_path):
     text = "".join(Page(render(records)).text)
     assert "(±" not in text
     assert "One seed gives no interval." in text
-    assert "with one pair of scores, it cannot be tested" in text
+    assert "no test" in text
     rows = csv.DictReader(io.StringIO(table_csv(records)))
     assert {row["half_width"] for row in rows} == {""}
 
@@ -540,7 +537,7 @@ def test_a_study_before_any_run_still_has_a_page(tmp_path):
         path.unlink()
     path = write_report(folder, store)
     text = "".join(Page(path.read_text(encoding="utf-8")).text)
-    assert "No arm has a score." in text
+    assert "There is nothing to compare" in text
     assert "No loss was recorded" in text
     assert "it needs at least two learning rates" in text
 

@@ -13,17 +13,14 @@ from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, at_one_rate
 from biphasic.analysis.statistics.compare import family_of
 from biphasic.analysis.statistics.variance import SpreadSource
-from biphasic.analysis.tables.sentences import (
+from biphasic.analysis.tables.text import notes
+from biphasic.analysis.words import (
     comparison_sentence,
     coverage_sentence,
-    detectable_sentence,
-    examples_sentence,
-    pretraining_sentence,
     selection_gains,
     selection_sentence,
-    source_sentence,
+    words,
 )
-from biphasic.analysis.tables.text import notes
 
 FIVE = {"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [0.0] * 5}
 
@@ -81,10 +78,10 @@ def test_a_difference_of_common_seeds_says_so(other):
 
 def test_the_detectable_difference_is_in_points():
     # Deviation of 1..5 is sqrt(2.5) = 1.5811; times 1.6820 is 2.66.
-    assert detectable_sentence(compare(FIVE)) == (
+    assert words().detectable(compare(FIVE)) == (
         "With 5 seeds, a difference of 2.66 points would be clear four times in five."
     )
-    assert detectable_sentence(compare({"a": [1.0], "b": [0.5]})) == ""
+    assert words().detectable(compare({"a": [1.0], "b": [0.5]})) == ""
 
 
 def test_examples_are_described_or_the_reason_for_their_absence():
@@ -92,13 +89,13 @@ def test_examples_are_described_or_the_reason_for_their_absence():
     matrices = {name: draw.random((3, 50)) < share for name, share in (("a", 0.9), ("b", 0.1))}
     scores = scores_with_examples(matrices)
     found = compare_arms(scores, "a", "b", "d")
-    assert examples_sentence(found) == (
+    assert words().examples(found) == (
         "Standard errors in points: 5.33 over 3 seeds, 3.63 over 50 test examples."
     )
     assert "3 paired seeds and 50 test examples" in comparison_sentence(found)
-    assert detectable_sentence(found).startswith("With 3 seeds and 50 test examples, a difference")
+    assert words().detectable(found).startswith("With 3 seeds and 50 test examples, a difference")
     bare = dataclasses.replace(scores, examples=None)
-    assert examples_sentence(compare_arms(bare, "a", "b", "d")) == (
+    assert words().examples(compare_arms(bare, "a", "b", "d")) == (
         "Unknown over test examples: there are no scores of single examples."
     )
 
@@ -116,7 +113,7 @@ def test_pretraining_runs_are_not_called_seeds():
     scores = dataclasses.replace(made_scores(FIVE), num_pretraining_runs=5)
     found = compare_arms(scores, "a", "b", "d")
     assert "5 paired pretraining runs" in comparison_sentence(found)
-    assert detectable_sentence(found).startswith("With 5 pretraining runs, a difference of")
+    assert words().detectable(found).startswith("With 5 pretraining runs, a difference of")
     assert "with 5 pretraining runs." in coverage_sentence("standard", 5, scores.unit)
 
 
@@ -130,11 +127,13 @@ def test_coverage_is_described_for_both_conventions():
 
 
 def test_the_number_of_pretraining_runs_is_described():
-    assert "pretrained once" in pretraining_sentence(made_scores(FIVE))
+    assert "pretrained once" in words().pretraining(made_scores(FIVE))
     infos = {n: ModelInfo(n, n, identity=n, replicate_of="r") for n in "ab"}
     several = made_scores({**FIVE, "c": [1.0, 2.0]}, **infos)
-    assert pretraining_sentence(several).startswith(
-        "1 recipe pretrained with several seeds (2 runs); 1 model once."
+    assert (
+        words()
+        .pretraining(several)
+        .startswith("1 recipe pretrained with several seeds (2 runs); 1 model once.")
     )
 
 
@@ -190,12 +189,10 @@ def test_one_seed_has_no_other_rate_than_all_seeds(tmp_path):
 
 
 def test_sources_and_numbers():
-    assert source_sentence(SpreadSource("test examples", 0.5, "2 models")) == (
+    assert words().source(SpreadSource("test examples", 0.5, "2 models")) == (
         "Test examples: 0.50 points (2 models)."
     )
-    assert (
-        source_sentence(SpreadSource("test examples", None, "x")) == "Test examples: unknown (x)."
-    )
+    assert words().source(SpreadSource("test examples", None, "x")) == "Test examples: unknown (x)."
     assert number(-0.001) == "0.00"
 
 
@@ -216,8 +213,8 @@ def test_zero_shot_is_described_over_examples():
     found = compare_arms(scores_with_examples(rows, datasets=zero_shot), "a", "b", "d")
     assert "the difference is clear" in comparison_sentence(found)
     assert ", 300 test examples, p" in comparison_sentence(found)
-    assert detectable_sentence(found).startswith("With 300 test examples, a difference of")
-    assert examples_sentence(found) == "Standard error in points: 3.45 over 300 test examples."
+    assert words().detectable(found).startswith("With 300 test examples, a difference of")
+    assert words().examples(found) == "Standard error in points: 3.45 over 300 test examples."
 
 
 def test_zero_shot_scores_rest_on_no_seed():

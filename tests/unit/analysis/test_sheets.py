@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from grid_scores import DATASETS, grid_models, grid_scores, model
+from grid_scores import DATASETS, grid_scores, model
 from made_scores import scores_with_examples
 
 from biphasic.analysis.estimate import Estimate
@@ -91,23 +91,6 @@ def test_sizes_are_blocks_if_lengths_would_leave_single_models():
     [sheet] = make_sheets(grid_scores(models[:3], datasets=ONE))
     assert [len(block) for block in sheet.blocks] == [3]
     assert not any("within a block" in note for note in sheet.notes)
-
-
-def test_the_papers_columns_tell_its_models_apart_and_no_more():
-    heads = {sheet.name: sheet.head_columns for sheet in make_sheets(paper_scores())}
-    assert heads["base-sc"] == ("Size", "Objective", "Masked")
-    assert heads["data-efficiency-sc"] == ("Objective", "Steps")
-    assert heads["pfs-sc"] == ("Objective", "Steps", "CLM steps")
-    assert heads["cpt-sc"] == ("Began with", "Further steps")
-
-
-def test_a_studys_models_have_their_labels():
-    [sheet, *_] = make_sheets(grid_scores())
-    assert sheet.head_columns == ("Model",)
-    names = [each.name for block in sheet.blocks for each in block]
-    assert [sheet.heads[name][0] for name in names] == sorted(
-        (each.label for each in grid_models()), key=names.index
-    )
 
 
 def test_notes_say_what_numbers_are_and_what_marks_mean():

@@ -13,7 +13,7 @@ from made_scores import compare_arms
 from biphasic.analysis.records import load_records
 from biphasic.analysis.report import write_report
 from biphasic.analysis.scores.source import study_scores
-from biphasic.analysis.tables.sentences import examples_sentence
+from biphasic.analysis.words import words
 from biphasic.errors import DataError
 
 NUM_TEST = 50
@@ -171,4 +171,4 @@ def test_the_clusters_of_results_count_as_independent(study, columns, num):
         (str(NUM_TEST), str(num))
     }
     named = f" in {num} clusters" if num < NUM_TEST else "."
-    assert f"{NUM_TEST} test examples{named}" in examples_sentence(one)
+    assert f"{NUM_TEST} test examples{named}" in words().examples(one)

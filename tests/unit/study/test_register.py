@@ -95,7 +95,7 @@ def test_a_margin_is_registered_with_the_power_to_find_the_forecast_and_a_level(
     assert asked.changed == ("questions",)
     assert asked.fixed["questions"][0]["margin"] == 2
     [one] = asked.detectable
-    assert (one.power_of_forecast, one.power_of_level) == (1, 1)  # spreads are tiny
+    assert (one.power_of_forecast, one.power_of_level) == pytest.approx((1, 1))  # spreads are tiny
     assert str(Registered("Title", (asked,))).endswith(
         "points; 100 % power to find the forecast; 100 % power to find a difference of 0 level"
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from operator import attrgetter
 from statistics import stdev
-from typing import Any, NamedTuple
+from typing import Any
 
 from biphasic.analysis.estimate import estimate
 from biphasic.analysis.scores.table import (
@@ -34,7 +34,7 @@ FACTORS = (*_TEXT_FACTORS, *NUMBER_FACTORS)
 ORDERED_FACTORS = ("size", *NUMBER_FACTORS)
 AVERAGE = "average"
 _NOTHING = dict.fromkeys((*FACTORS, "finished", "replicate")) | {
-    "mean": math.nan, "half_width": math.nan, "name": "", "terms": (), "is_scored": False,
+    "mean": math.nan, "half_width": math.nan, "name": "", "terms": {}, "is_scored": False,
     "is_at_end": False,
 }  # fmt: skip
 Row = namedtuple("Row", _NOTHING, defaults=_NOTHING.values())
@@ -56,32 +56,23 @@ _BOUNDS = {
 }  # fmt: skip
 
 
-class Term(NamedTuple):
-    """A score in a weighted sum of scores."""
-
-    weight: float
-    model: str
-    dataset: str
-
-
 def rows_of(scores: Scores, groups: Collection[str] = ()) -> Rows:
     """Return every model on every dataset as a row, including those without a score."""
     # A model under several names counts once. Models with equal factors, such as runs that differ
     # in their seed, are numbered in the order of the table; only those with equal numbers are
     # compared. `groups` are headings of the models to include; all if empty. A row has the factors
     # of docs/claims.md, `replicate`, `mean` (NaN without a score) and `half_width` in percentage
-    # points, `name` of the model and `terms`, the weighted scores whose sum it is.
+    # points, `name` of the model and `terms`: weights by model and dataset of scores in its sum.
     finished = (m for m in scores.models if m.is_final and not m.continued_steps)
     longest = max((m.total_steps for m in finished), default=0)
     of_task = Counter(dataset.task for dataset in scores.datasets)
-    seen: set[tuple[str, bool]] = set()
+    asked = (model for model in scores.models if not groups or model.group in groups)
+    once: dict[tuple[str, bool], ModelInfo] = {}
+    for model in asked:
+        once.setdefault((model.identity or model.name, model.is_final), model)
     alike: Counter[tuple[Any, ...]] = Counter()
     rows = []
-    for model in scores.models:
-        identity = (model.identity or model.name, model.is_final)
-        if identity in seen or (groups and model.group not in groups):
-            continue
-        seen.add(identity)
+    for model in once.values():
         factors = _factors(model, scores, longest)
         key = tuple(factors.values())
         alike[key] += 1
@@ -92,10 +83,10 @@ def rows_of(scores: Scores, groups: Collection[str] = ()) -> Rows:
             score = scores.get(model.name, dataset.name)
             one = score.estimate
             if one is not None and math.isfinite(one.mean):
-                half_width = math.nan if one.half_width is None else one.half_width
-                terms = (Term(1.0, model.name, dataset.name),)
                 row = row._replace(
-                    mean=one.mean, half_width=half_width, terms=terms, is_scored=True,
+                    mean=one.mean,
+                    half_width=math.nan if one.half_width is None else one.half_width,
+                    terms={(model.name, dataset.name): 1.0}, is_scored=True,
                     is_at_end=score.is_at_end,
                 )  # fmt: skip
             if not dataset.is_average:
@@ -104,6 +95,15 @@ def rows_of(scores: Scores, groups: Collection[str] = ()) -> Rows:
             if dataset.is_average or of_task[dataset.task] == 1:
                 rows.append(row._replace(dataset=AVERAGE))
     return rows
+
+
+def weighted(*sides: tuple[float, Any]) -> dict[tuple[str, str], float]:
+    """Return the weights of a sum of rows, each a sum of scores by model and dataset."""
+    weights: dict[tuple[str, str], float] = defaultdict(float)
+    for weight, row in sides:
+        for key, of_row in row.terms.items():
+            weights[key] += weight * of_row
+    return weights
 
 
 def _factors(model: ModelInfo, scores: Scores, longest: int) -> dict[str, Any]:

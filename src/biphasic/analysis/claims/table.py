@@ -44,6 +44,7 @@ from biphasic.analysis.claims.rows import (
     rows_of,
     selected,
     size_order,
+    weighted,
 )
 from biphasic.analysis.estimate import LEVEL
 from biphasic.analysis.scores.table import Scores
@@ -350,14 +351,11 @@ class _Question:
             return None
         if not self.are_tested([row]):
             return _by_means(row, other)
-        terms, others = row.terms, other.terms
-        if len(terms) == len(others) == 1 and terms[0].dataset == others[0].dataset:
-            pair = self.family(terms[0].dataset).compare(terms[0].model, others[0].model)
+        keys = [*row.terms, *other.terms]
+        if len(keys) == 2 and keys[0][1] == keys[1][1]:  # two models on one dataset
+            pair = self.family(keys[0][1]).compare(keys[0][0], keys[1][0])
             return pair.verdict if pair is not None and pair.is_clear else None
-        weights: dict[tuple[str, str], float] = defaultdict(float)
-        for sign, side in ((1, terms), (-1, others)):
-            for term in side:
-                weights[term.model, term.dataset] += sign * term.weight
+        weights = weighted((1, row), (-1, other))
         one = contrast(self.scores, weights, blocks=blocks_for(self.scores, weights))
         if one is None or one.p_value is None or one.mean == 0:
             return None
@@ -430,10 +428,10 @@ class _Question:
         held, gaps = _held_between(of, minus), []
         for row, partner in self.pairs(of, minus):
             mean = row.mean - partner.mean
-            terms = (*row.terms, *(term._replace(weight=-term.weight) for term in partner.terms))
+            is_scored = not math.isnan(mean)
             gaps.append(Row(
                 **merged(row, partner, held), name=f"{row.name} - {partner.name}", mean=mean,
-                terms=() if math.isnan(mean) else terms, is_scored=not math.isnan(mean),
+                terms=weighted((1, row), (-1, partner)) if is_scored else {}, is_scored=is_scored,
                 is_at_end=row.is_at_end or partner.is_at_end,
             ))  # fmt: skip
         self.rows, self.kind = gaps, "difference"
@@ -572,9 +570,8 @@ def _by_mean(asked: _Question, rows: Rows, factors: Sequence[str], word: str) ->
     means = []
     for level in dict.fromkeys(getattr(row, factors[0]) for row in rows):
         there = [row for row in rows if getattr(row, factors[0]) == level]
-        terms = (t._replace(weight=t.weight / len(there)) for row in there for t in row.terms)
-        mean = fmean(row.mean for row in there)
-        means.append(Row(**{factors[0]: level}, mean=mean, terms=tuple(terms)))
+        terms = weighted(*((1 / len(there), row) for row in there))
+        means.append(Row(**{factors[0]: level}, mean=fmean(r.mean for r in there), terms=terms))
     return _by_best(asked, means, factors, word)
 
 

@@ -7,26 +7,35 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from biphasic.analysis.figures.chart import Chart, Skipped, with_reference
-from biphasic.analysis.figures.choose import ScoreFigure, shown_datasets
-from biphasic.analysis.figures.factors import (
-    mask_rate_sensitivity,
-    scores_by_clm_share,
-    scores_by_mask_rate,
-    scores_by_size,
-    sizes_with_shares,
+from biphasic.analysis.figures.chart import (
+    Chart,
+    ScoreFigure,
+    Skipped,
+    shown_datasets,
+    with_reference,
 )
-from biphasic.analysis.figures.losses import LOSS_FIGURE, LOSS_TITLE, continued_losses
-from biphasic.analysis.figures.progress import (
+from biphasic.analysis.figures.factors import (
     continued_at_one_budget,
     continued_by_budget,
+    mask_rate_sensitivity,
+    scores_by_clm_share,
     scores_by_flops,
     scores_by_labels,
+    scores_by_mask_rate,
+    scores_by_size,
     scores_by_step,
     scores_by_train_examples,
+    sizes_with_shares,
     tasks_by_examples,
 )
-from biphasic.analysis.figures.rates import RATE_FIGURE, RATE_TITLE, scores_by_learning_rate
+from biphasic.analysis.figures.runs import (
+    LOSS_FIGURE,
+    LOSS_TITLE,
+    RATE_FIGURE,
+    RATE_TITLE,
+    continued_losses,
+    scores_by_learning_rate,
+)
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.reference import alike_datasets
 from biphasic.analysis.scores.table import Scores

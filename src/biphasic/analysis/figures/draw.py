@@ -249,7 +249,7 @@ def _draw_panel(axes: Axes, panel: Panel, axis: Axis, *, width: float) -> None:
     beyond = {  # the last part of a model's line is kept
         (series.label, series.points[-1].model): series
         for series in panel.series
-        if series.points and high < series.points[-1].mean < math.inf
+        if series.points and high < series.points[-1].mean
     }
     for place, series in enumerate(beyond.values()):
         axes.annotate(
@@ -293,18 +293,13 @@ def _place_axis(axes: Axes, axis: Axis, panel: Panel, *, width: float) -> None:
 
 def _place_heights(axes: Axes, panel: Panel) -> None:
     """Set limits and ticks of the vertical axis, and draw the level without training."""
-    points = [point for point in panel.points if math.isfinite(point.mean)]
-    if not points:  # all are at the upper edge
-        axes.set_ylim(0.0, 1.0)
-        axes.set_yticks([])
-        return
+    points = panel.points
     levels = [] if panel.floor is None else [panel.floor]
     low = min([*levels, *(point.mean if point.low is None else point.low for point in points)])
     high = max([*levels, *(point.mean if point.high is None else point.high for point in points)])
     high = high if panel.top is None else min(high, panel.top)
     room = 0.08 * (high - low) or _FLAT_ROOM
-    # Notes of points at the upper edge are below them.
-    axes.set_ylim(low - room, high + (room if points == panel.points else 3 * room))
+    axes.set_ylim(low - room, high + room)
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     if panel.floor is not None:
@@ -336,27 +331,6 @@ def _draw_series(axes: Axes, series: Series, shift: float) -> None:
         color=color, transform=moved, linewidth=1.1, marker="_", markersize=3.2,
         markeredgewidth=1.0, alpha=0.6 if series.is_reference else 1.0, zorder=3.5,
     )  # fmt: skip
-    edge = axes.get_ylim()[1]
-    for point in points:
-        height = min(point.mean, edge)
-        if point.is_chosen:
-            axes.plot(
-                [point.x], [height], marker="o", markersize=10, markerfacecolor="none",
-                markeredgecolor=color, markeredgewidth=1.2,
-            )  # fmt: skip
-        if point.note:
-            is_below = height == edge
-            axes.annotate(
-                point.note, (point.x, height), xytext=(0, -5 if is_below else 5),
-                textcoords="offset points", fontsize=SMALL, color=color, ha="center",
-                va="top" if is_below else "baseline",
-            )  # fmt: skip
     look = marker_look(series.style, size=4.4 if len(points) <= _FEW_POINTS else 3.0)
-    for group, is_clipped in (
-        ([(p.x, p.mean) for p in points if math.isfinite(p.mean)], True),
-        ([(p.x, edge) for p in points if not math.isfinite(p.mean)], False),
-    ):
-        places, heights = [x for x, _ in group], [y for _, y in group]
-        axes.plot(
-            places, heights, transform=moved, zorder=4, clip_on=is_clipped, in_layout=False, **look
-        )  # fmt: skip
+    places, means = [point.x for point in points], [point.mean for point in points]
+    axes.plot(places, means, transform=moved, zorder=4, in_layout=False, **look)

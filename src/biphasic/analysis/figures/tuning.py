@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -46,23 +45,19 @@ def _chart(record: TuneRecord) -> Chart:
         panels.append(Panel(measure, f"Held-out {measure}", curves[0].unit, tuple(series)))
     peaks = [trial.peak for curve in record.curves for trial in curve.trials]
     axis = Axis("peak rate", "log", ticks_at(peaks, lambda peak: f"{peak:.3g}"))
-    title = f"{record.study}: loss after {record.steps:,} steps, by peak rate (ring: chosen)"
+    title = f"{record.study}: loss after {record.steps:,} steps, by peak rate"
     return Chart(_NAME, title, "", axis, tuple(panels))
 
 
 def _series(curve: CurveRecord, style: SeriesStyle, top: float) -> Iterator[Series]:
-    """Yield a curve, and its diverged trials at the upper edge."""
+    """Yield a curve, the chosen trial, and at the upper edge those that diverged or are higher."""
     label = f"{curve.name}: {'none' if curve.choice is None else f'{curve.choice:.3g}'}"
-    finished = [
-        Point(
-            trial.peak,
-            min(trial.loss, top),
-            note=f"{trial.loss:.3g}" if trial.loss > top else "",
-            is_chosen=trial.peak == curve.choice,
-        )
-        for trial in curve.trials
-        if trial.loss is not None
-    ]
-    lost = [Point(t.peak, math.inf, note="diverged") for t in curve.trials if t.loss is None]
-    yield Series(label, style, tuple(finished))
-    yield Series(label, replace(style, marker="x"), tuple(lost), is_connected=False)
+    drawn = [(trial.peak, trial.loss) for trial in curve.trials]
+    low = {peak: loss for peak, loss in drawn if loss is not None and loss <= top}
+    high = [Point(peak, top) for peak, _ in drawn if peak not in low]
+    chosen = [Point(peak, loss) for peak, loss in low.items() if peak == curve.choice]
+    yield Series(label, style, tuple(Point(*each) for each in low.items()))
+    for name, points, marker in (("chosen", chosen, "D"), ("diverged or higher", high, "x")):
+        if points:
+            look = replace(style, marker=marker, is_hollow=True)
+            yield Series(name, look, tuple(points), is_connected=False)

@@ -1,22 +1,146 @@
-"""The page's facts, the rows of its tables, problems and provenance."""
+"""The page's facts, the columns and rows of its tables, problems and provenance."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_args
+from urllib.parse import quote
 
 from biphasic.amounts import amount, count, duration, rate
-from biphasic.analysis.estimate import GridScore, best_per_seed
-from biphasic.analysis.records import ArmData, Problem, StudyRecords
+from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.records import ArmData, Problem, Status, StudyRecords
+from biphasic.analysis.scores.reference import ReferenceValues
 from biphasic.analysis.scores.source import study_scores
-from biphasic.analysis.scores.table import Scores
+from biphasic.analysis.scores.table import PERCENT, DatasetInfo, Score, Scores
 from biphasic.analysis.statistics.compare import Family
+from biphasic.analysis.statistics.doubts import cell_doubt
 from biphasic.analysis.statistics.variance import variance_split
-from biphasic.analysis.tables.sentences import method_sentence, source_sentence
-from biphasic.analysis.tables.summary import finetunings, trained_segments, zero_shot_runs
-from biphasic.analysis.text import csv_text
-from biphasic.records import ZERO_SHOT_SEED, ResultRecord
+from biphasic.analysis.tables.results import finetunings, trained_segments, zero_shot_runs
+from biphasic.analysis.text import csv_text, plain, score_text
+from biphasic.analysis.words import selection_sentence, words
+from biphasic.records import ZERO_SHOT_SEED, RunRecord
+
+
+@dataclass(frozen=True)
+class Column:
+    """One dataset or average on the page."""
+
+    scores: Scores
+    dataset: DatasetInfo
+    first_cell: int  # place of its first score in the page's data
+    reference: ReferenceValues  # the paper's values
+
+    def score(self, model: str) -> Score:
+        """Return the score of a model."""
+        return self.scores.get(model, self.dataset.name)
+
+    def cell(self, model: str) -> int:
+        """Return the place of a score in the page's data."""
+        return self.first_cell + [*self.scores.labels].index(model) * len(self.scores.datasets)
+
+    def paper(self, model: str) -> Estimate | None:
+        """Return the paper's value for the same training."""
+        return self.reference.get((model, self.dataset.name))
+
+    @cached_property
+    def best(self) -> set[str]:
+        """The models that are marked as the best."""
+        return self.scores.finished.best(self.dataset.name)
+
+    @cached_property
+    def doubts(self) -> dict[str, str]:
+        """Why the score of a model is not a valid result, or empty."""
+        return {name: cell_doubt(self.scores, name, self.dataset) for name in self.scores.labels}
+
+
+def columns_of(scores: Scores, reference: ReferenceValues, *, first_cell: int = 0) -> list[Column]:
+    """Return a column for each dataset and average, in order."""
+    return [
+        Column(scores, dataset, first_cell + place, reference)
+        for place, dataset in enumerate(scores.datasets)
+    ]
+
+
+def dataset_titles(records: StudyRecords, scores: Scores) -> Mapping[str, str]:
+    """Return the title of each dataset and average."""
+    titles = {task.name: task.title for task in records.tasks}
+    return {dataset.name: titles.get(dataset.name, dataset.name) for dataset in scores.datasets}
+
+
+def paper_text(estimate: Estimate | None) -> str:
+    """Format a value of the paper as in its tables, `paper: 87.85 (0.13)`; empty if none."""
+    return "" if estimate is None else f"paper: {score_text(estimate)}"
+
+
+_STATUS: tuple[str, ...] = get_args(Status)
+
+
+def store_link(page: Path, store: Path) -> str:
+    """Return the relative link from a page to a store."""
+    return quote(Path(os.path.relpath(store, page.parent)).as_posix())
+
+
+def run_data(
+    records: StudyRecords, sources: Sequence[Scores], paper: ReferenceValues, store: str
+) -> dict[str, Any]:
+    """Return arms, datasets and the runs of each cell, for the page's script."""
+    # A run is `[seed, index of its rate, status, validation, test, whether it is selected, id]`,
+    # with scores in percent points; an average over datasets and a recipe have the scores of their
+    # seeds instead. `sources` are the scores of arms, then those of recipes if they are not the
+    # same; `store` is the link to the store.
+    scores = sources[0]
+    models = [(source, model) for source in sources for model in source.models]
+    rates = sorted({run.learning_rate for run in records.runs})
+    titles = dataset_titles(records, scores)
+    groups, selected = records.by_cell, records.selected
+    cells = []
+    for source, model in models:
+        for dataset in source.datasets:
+            key = model.name, dataset.name
+            entry: dict[str, Any] = {}
+            if key in selected and source is scores:
+                chosen = {result.id for result in selected[key]}
+                runs = [
+                    _run(records, run, dataset.metric, rates=rates, chosen=chosen)
+                    for run in groups.get(key, ())
+                ]
+                entry["runs"] = sorted(runs, key=lambda run: run[:2])  # by seed, then by rate
+            elif by_seed := source.get(*key).by_seed:
+                entry["seeds"] = [[seed, round(value, 2)] for seed, value in by_seed.items()]
+                entry["unit"] = source.unit.capitalize()
+            if reference := paper_text(paper.get(key)):
+                entry["paper"] = reference
+            cells.append(entry)
+    return {
+        "arms": [plain(model.label) for _, model in models],
+        "datasets": [
+            [plain(titles[dataset.name]), dataset.metric_facts.title] for dataset in scores.datasets
+        ],
+        "rates": [rate(value) if value else "none" for value in rates],
+        "status": _STATUS,
+        "records": f"{store}/finetunes",
+        "cells": cells,
+    }
+
+
+def _run(
+    records: StudyRecords, run: RunRecord, metric: str, *, rates: Sequence[float], chosen: set[str]
+) -> list[Any]:
+    scores = records.scores_of(run, metric)
+    return [
+        run.seed,
+        rates.index(run.learning_rate),
+        _STATUS.index(records.status(run)),
+        *(None if score is None else round(PERCENT * score, 2) for score in scores),
+        int(run.id in chosen),
+        run.id,
+    ]
+
 
 _KINDS = {
     "missing": "Missing",
@@ -108,37 +232,15 @@ def rate_rows(records: StudyRecords) -> Iterator[tuple[ArmData, list[list[str]]]
         yield arm, [[f"{rate(value)} ×{n}" for value, n in sorted(of.items())] for of in counts]
 
 
-def edge_sentences(records: StudyRecords) -> Iterator[str]:
-    """Yield each task on which most arms choose the end of the grid of learning rates."""
-    rates = sorted(records.study.learning_rates)
-    for task in records.tasks if len(rates) > 1 else ():
-        grids = [records.grids[arm.name, task.name] for arm in records.arms]
-        choices = [(one.rate, _is_tie(one, grid)) for grid in grids for one in best_per_seed(grid)]
-        for end, beyond, most in ((rates[-1], "higher", "highest"), (rates[0], "lower", "lowest")):
-            ties = [is_tie for value, is_tie in choices if value == end]  # zero-shot runs have 0
-            if 2 * (len(ties) - sum(ties)) > len(choices):
-                level = f" ({sum(ties):,} level with another one)" if any(ties) else ""
-                yield (
-                    f"On {task.name}, {len(ties):,} of {count(len(choices), 'choice')} of a "
-                    f"learning rate are the {most} one tried, {rate(end)}{level}: {beyond} ones "
-                    "may give other scores and another order of arms."
-                )
-
-
-def _is_tie(best: GridScore[ResultRecord], grid: Iterable[GridScore[ResultRecord]]) -> bool:
-    """Return whether other rates have the same validation score, so the choice says nothing."""
-    of_seed = [one for one in grid if one.seed == best.seed]
-    return sum(one.validation == best.validation for one in of_seed) > 1
-
-
 def comparison_notes(scores: Scores, family: Family) -> Iterator[str]:
     """Yield notes on the comparisons of a dataset's best arm with the others."""
     if rest := family.with_best[MOST_COMPARISONS:]:
         clear = sum(one.is_clear for one in rest)
         yield f"Clearly behind, of {count(len(rest), 'further arm')}: {clear:,}."
-    yield from filter(None, (method_sentence(family),))
+    of_choice = selection_sentence(scores, family.dataset.name)
+    yield from filter(None, (words().method(family), of_choice))
     yield "Sources of the spread of scores, as standard deviations."
-    yield from map(source_sentence, variance_split(scores, family.dataset.name))
+    yield from map(words().source, variance_split(scores, family.dataset.name))
 
 
 def comparisons_csv(families: Iterable[Family], names: Mapping[str, str]) -> str:

@@ -7,19 +7,20 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from biphasic.analysis.figures.chart import Chart
-from biphasic.analysis.figures.choose import arm_styles
+from biphasic.analysis.figures.chart import Chart, arm_styles
 from biphasic.analysis.figures.draw import PAIRS, draw_chart, to_bytes
-from biphasic.analysis.figures.losses import study_losses
-from biphasic.analysis.figures.rates import rates_of_arms
+from biphasic.analysis.figures.runs import rates_of_arms, study_losses
 from biphasic.analysis.figures.strips import draw_strips
-from biphasic.analysis.page.columns import MOST_ROWS, SHOWN_OF_MANY, dataset_titles
+from biphasic.analysis.page.content import dataset_titles
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.compare import ranked
+from biphasic.analysis.words import words
 from biphasic.files import write_bytes
 from biphasic.palette import MUTED, SeriesStyle
 
+MOST_ROWS = 12  # maximum arms for which a chart shows all, in the study's order
+SHOWN_OF_MANY = 8  # with more arms, number of best ones shown besides the untrained encoder
 _FADED = SeriesStyle(MUTED, "o", "-")
 
 
@@ -50,20 +51,22 @@ def few_arms(records: StudyRecords, scores: Scores) -> StudyRecords:
     return dataclasses.replace(records, arms=arms, runs=runs)
 
 
+def few_scores(scores: Scores, few: StudyRecords) -> Scores:
+    """Return scores of the models that are drawn."""
+    names = {arm.name for arm in few.arms}
+    models = tuple(model for model in scores.models if model.name in names)
+    return dataclasses.replace(scores, models=models)
+
+
 def choice_sentence(records: StudyRecords, few: StudyRecords, scores: Scores) -> str:
-    """Describe which of many arms are drawn, with a trailing space; empty if all are."""
+    """Describe which of many arms are drawn; empty if all are."""
     if len(few.arms) == len(records.arms):
         return ""
-    untrained = " and the untrained encoder" if any(a.is_untrained for a in few.arms) else ""
-    best = len(few.arms) - sum(arm.is_untrained for arm in few.arms)
-    if scores.is_replicated:
-        recipes = len(scores.models)
-        if recipes <= MOST_ROWS:
-            return "The first run of each recipe is drawn. "
-        return (
-            f"Of {recipes} recipes the first run of each of the {best} best{untrained} is drawn. "
-        )
-    return f"Of {len(records.arms)} arms the {best} best over all columns{untrained} are drawn. "
+    untrained = sum(arm.is_untrained for arm in few.arms)
+    recipes = len(scores.models) if scores.is_replicated else 0
+    return words().drawn(
+        len(records.arms), len(few.arms) - untrained, recipes, untrained, recipes <= MOST_ROWS
+    )
 
 
 def page_styles(records: StudyRecords, few: StudyRecords) -> dict[str, SeriesStyle]:
@@ -80,11 +83,10 @@ def write_figures(folder: Path, few: StudyRecords, scores: Scores) -> None:
         name: draw_chart(chart, PAIRS) if isinstance(chart, Chart) else None
         for name, chart in charts.items()
     }
-    styles, figures["scores"] = arm_styles(few.arms), None
-    drawn = tuple(model for model in scores.models if model.name in styles)
-    if drawn and scores.datasets:
-        scores = dataclasses.replace(scores, models=drawn)
-        figures["scores"] = draw_strips(scores, styles, dataset_titles(few, scores))
+    scores, figures["scores"] = few_scores(scores, few), None
+    if scores.models and scores.datasets:
+        styles, titles = arm_styles(few.arms), dataset_titles(few, scores)
+        figures["scores"] = draw_strips(scores, styles, titles)
     for name, figure in figures.items():
         for ending in ("svg", "png"):
             path = folder / f"{name}.{ending}"

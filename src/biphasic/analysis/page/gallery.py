@@ -13,6 +13,7 @@ from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.tables.markup import TABLE_FORMATS, markdown_text
 from biphasic.analysis.tables.sheets import make_sheets
 from biphasic.analysis.text import flat
+from biphasic.analysis.words import environment
 from biphasic.errors import ConfigError
 from biphasic.files import write_bytes, write_text
 from biphasic.shown import Shown, inline, shown_path
@@ -121,12 +122,8 @@ def _write_figure(folder: Path, chart: Chart, endings: Collection[str]) -> Itera
 
 def _index(drawn: Iterable[Chart], skipped: Iterable[Skipped], endings: Collection[str]) -> str:
     ending = "png" if "png" in endings else "svg"
-    lines = ["# Figures", ""]
-    for chart in drawn:
-        lines += [f"## {markdown_text(chart.title)}", ""]
-        if ending in endings:
-            lines += [f"![{markdown_text(chart.alt)}](figures/{chart.name}.{ending})", ""]
-        lines += [markdown_text(chart.caption), ""]
-    lines += ["## Skipped", ""]
-    lines += [f"- {markdown_text(one.title)}: {markdown_text(one.reason)}" for one in skipped]
-    return "\n".join(lines) + "\n"
+    made = environment()
+    made.filters.update(text=markdown_text)
+    shown = ending if ending in endings else ""
+    template = made.get_template("figures.md.j2")
+    return template.render(drawn=drawn, skipped=skipped, ending=shown)

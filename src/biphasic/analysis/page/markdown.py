@@ -9,7 +9,7 @@ from typing import Any
 
 import jinja2
 
-from biphasic.amounts import count, p_value
+from biphasic.amounts import p_value
 from biphasic.analysis.page.evidence import study_answers
 from biphasic.analysis.questions.answer import (
     CLEAR,
@@ -19,7 +19,8 @@ from biphasic.analysis.questions.answer import (
     rule_sentence,
 )
 from biphasic.analysis.records import StudyRecords
-from biphasic.analysis.text import flat, listing
+from biphasic.analysis.text import flat
+from biphasic.analysis.words import environment
 from biphasic.errors import DataError
 from biphasic.records import QuestionRecord, RegistrationRecord
 
@@ -32,7 +33,7 @@ def answers_page(records: StudyRecords) -> str:
     if not answers:
         raise DataError(f"study '{records.study.name}' has no questions")
     known = " ".join(filter(None, (*registration_sentences(records), forecast_sentence(answers))))
-    return _filled("answers.md.j2", answers=answers, known=known, clear=CLEAR, count=count)
+    return _filled("answers.md.j2", answers=answers, known=known, clear=CLEAR)
 
 
 def registration_page(title: str, records: Sequence[RegistrationRecord]) -> str:
@@ -50,17 +51,12 @@ def _filled(template: str, **context: Any) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(  # noqa: S701 - the templates escape names by the filter
-        loader=jinja2.PackageLoader("biphasic.analysis"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        cell=_cell, listing=listing, points="{:+z.2f}".format, rule=rule_sentence,
-        sentence=answer_sentence, p=lambda p: "–" if p is None else _cell(p_value(p)),
+    made = environment()
+    made.filters.update(
+        cell=_cell, rule=rule_sentence, sentence=answer_sentence,
+        p=lambda p: "–" if p is None else _cell(p_value(p)),
     )  # fmt: skip
-    return environment
+    return made
 
 
 def _cell(text: str) -> str:

@@ -12,36 +12,37 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from biphasic.amounts import amount, count, duration, number, p_value, rate, scientific
+from biphasic.amounts import count
 from biphasic.analysis.claims import ClaimResult, claims_report
 from biphasic.analysis.claims.render import tally
 from biphasic.analysis.figures.catalog import score_figures
 from biphasic.analysis.figures.chart import Chart
 from biphasic.analysis.figures.draw import chart_svg
-from biphasic.analysis.figures.losses import continued_losses, study_losses
-from biphasic.analysis.figures.rates import rates_of_arms
-from biphasic.analysis.page.columns import columns_of, dataset_titles, paper_text, run_data
+from biphasic.analysis.figures.runs import continued_losses, rates_of_arms, study_losses
+from biphasic.analysis.figures.strips import strips_svg
 from biphasic.analysis.page.content import (
     MOST_COMPARISONS,
+    Column,
+    columns_of,
     common_peak,
     comparison_notes,
-    edge_sentences,
+    dataset_titles,
     facts,
     gaps,
+    paper_text,
     peak_text,
     problem_groups,
     provenance,
     rate_rows,
+    run_data,
 )
 from biphasic.analysis.page.evidence import (
     caveats,
-    headline,
     page_scores,
     study_answers,
     study_families,
-    verdict,
 )
-from biphasic.analysis.page.figures import choice_sentence, few_arms, page_styles
+from biphasic.analysis.page.figures import choice_sentence, few_arms, few_scores, page_styles
 from biphasic.analysis.questions.answer import (
     answer_sentence,
     forecast_sentence,
@@ -51,19 +52,21 @@ from biphasic.analysis.questions.answer import (
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.reference import reference_values
 from biphasic.analysis.scores.source import paper_scores
-from biphasic.analysis.statistics.floors import floor_sentences, floor_tests
-from biphasic.analysis.tables.results import lowest_losses, seeds_note
-from biphasic.analysis.tables.summary import (
+from biphasic.analysis.statistics.doubts import floor_sentences, floor_tests
+from biphasic.analysis.tables.results import (
     cost_rows,
     cost_sentence,
+    heldout_losses,
     heldout_note,
-    loss_sentences,
+    lowest_losses,
     rows_statement,
+    seeds_note,
     task_line,
     task_notes,
     trained_segments,
 )
-from biphasic.analysis.text import listing, metric_name, objective_name, plain, points_cell
+from biphasic.analysis.text import plain, points_cell
+from biphasic.analysis.words import environment
 from biphasic.palette import VARIABLES
 
 
@@ -76,7 +79,13 @@ def render(records: StudyRecords, *, store: str) -> str:
     first_cell = (len(sources) - 1) * len(scores.models) * len(scores.datasets)
     compared, families = recipes.finished, study_families(records)
     titles = dataset_titles(records, scores)
-    answers = study_answers(records)
+    answers, styles = study_answers(records), page_styles(records, few)
+    drawn = few_scores(recipes, few)
+
+    def strips(column: Column) -> Markup:
+        svg = strips_svg(drawn, styles, column.dataset, paper)
+        return Markup(svg)  # noqa: S704 - page_svg escapes names
+
     # The policy allows the page its own style and this script: no request, form or other code.
     script = (resources.files("biphasic.analysis") / "templates" / "report.js").read_text("utf-8")
     return fill(
@@ -94,17 +103,17 @@ def render(records: StudyRecords, *, store: str) -> str:
         forecasts=forecast_sentence(answers),
         above_floors=[*filter(None, floor_sentences(compared, titles))],
         floor_note=lambda one: floor_tests(compared, one.dataset).note(one.first, one.second),
-        headline=headline(compared, families, titles),
-        findings=(
-            *loss_sentences(records, recipes), heldout_note(records), *edge_sentences(records),
-            cost_sentence(records),
-        ),
+        heldout_note=heldout_note(records),
+        cost_sentence=cost_sentence(records),
         caveats=caveats(recipes),
         columns=columns_of(recipes, paper, first_cell=first_cell),
         arm_columns=columns_of(scores, paper),
         # Comparisons of recipes say nothing of single arms.
         has_star=recipes is scores,
-        verdict=partial(verdict, compared),
+        compared_models=recipes.models,
+        losses_of_models=heldout_losses(records, recipes),
+        losses_of_runs=heldout_losses(records, scores),
+        strips=strips,
         task_line=partial(task_line, records, recipes),
         task_notes=partial(task_notes, records),
         note=seeds_note(records),
@@ -127,7 +136,7 @@ def render(records: StudyRecords, *, store: str) -> str:
         problems=problem_groups(records.problems),
         provenance=provenance(records),
         store=store,
-        styles=page_styles(records, few),
+        styles=styles,
         labels=recipes.labels,
         unit=recipes.unit,
         data=run_data(records, sources, paper, store),
@@ -153,20 +162,11 @@ def _environment() -> jinja2.Environment:
     def svg(chart: Chart) -> Markup:
         return Markup(chart_svg(chart))  # noqa: S704 - matplotlib and page_svg escape names
 
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("biphasic.analysis"),
+    made = environment(
         autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
         finalize=lambda value: (
             plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
         ),
     )
-    environment.globals.update(count=count)
-    environment.filters.update(
-        amount=amount, duration=duration, scientific=scientific, metric=metric_name, svg=svg,
-        listing=listing, grouped="{:,}".format, number=number, p_value=p_value,
-        points=points_cell, paper=paper_text, objective=objective_name, rate=rate,
-    )  # fmt: skip
-    return environment
+    made.filters.update(cell=points_cell, paper=paper_text, svg=svg)
+    return made

@@ -16,10 +16,10 @@ from biphasic.analysis.scores.source import asked_of
 from biphasic.analysis.scores.table import Planned, Scores
 from biphasic.analysis.statistics.compare import PlannedTest, plan_results, sum_of
 from biphasic.analysis.statistics.contrast import Contrast
-from biphasic.analysis.statistics.floors import floor_tests
+from biphasic.analysis.statistics.doubts import floor_tests
 from biphasic.analysis.statistics.pair_tests import holm
-from biphasic.analysis.tables.sentences import words
 from biphasic.analysis.text import csv_text, listing
+from biphasic.analysis.words import words
 from biphasic.numerics import Part, is_other_code
 from biphasic.records import AskedRecord, ForecastRecord, QuestionRecord, RegistrationRecord
 from biphasic.registration import changed_parts, fixed_part
@@ -326,15 +326,11 @@ def _order(records: StudyRecords) -> str:
     last = known[-1]
     what = "Amended" if last.amends else "Registered"
     registered = datetime.fromisoformat(last.registered).timestamp()
-    were_seen = any(one.num_scores for one in known)  # an amendment does not undo that
-    if were_seen or any(date < registered for date in written):
-        return (
-            f"{what} after the first score, so the answers are not those of a plan made before it."
-        )
-    if not written:
-        return "There is no score yet."
-    first = datetime.fromtimestamp(written[0], UTC).isoformat(sep=" ", timespec="seconds")
-    return f"{what} before the first score, which is of {first.removesuffix('+00:00')} UTC."
+    # An amendment does not undo that scores were seen.
+    were_seen = any(one.num_scores for one in known) or any(date < registered for date in written)
+    first = datetime.fromtimestamp(written[0], UTC) if written else None
+    date = first and first.isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
+    return words().order(what, were_seen, date)
 
 
 def _is_other_code(records: StudyRecords, last: RegistrationRecord) -> bool:

@@ -1,15 +1,14 @@
-"""The smallest difference that a study's questions can find, by simulation of the deciding test."""
+"""The smallest difference that a study's questions can find, by the formula of comparisons."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from biphasic.analysis.estimate import LEVEL
 from biphasic.analysis.records import load_records
@@ -17,18 +16,15 @@ from biphasic.analysis.scores.source import replicate_of, study_scores
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.contrast import (
     FEWEST,
-    Blocks,
-    contrast_of,
-    pooled,
+    SPREAD_LEVEL,
+    alone_criterion,
     residual_variance,
 )
-from biphasic.analysis.statistics.crossed import NO_EXAMPLES
-from biphasic.analysis.statistics.paired import NO_SPREAD, POWER
+from biphasic.analysis.statistics.paired import NO_SPREAD, Criterion, detectable, noncentral_t
 from biphasic.analysis.statistics.replicates import by_recipe
 from biphasic.errors import DataError
 from biphasic.facts import is_baseline
 from biphasic.records import AskedRecord, DetectableRecord, StudyRecord
-from biphasic.seeds import stream
 
 
 def detectable_differences(
@@ -91,11 +87,6 @@ def _design(study: StudyRecord, asked: AskedRecord, task: str, number: int) -> D
     )
 
 
-_DRAWS = 1_000
-# Differences tried, each twice the one before until one is enough, then halving the interval.
-_STEPS = 14
-
-
 @dataclass(frozen=True)
 class Design:
     """A comparison that is still to be computed."""
@@ -110,75 +101,59 @@ class Design:
     spread: float = 1.0
     num_own: int = 0  # arms of the question, whose variance is pooled by itself as well
 
+    @property
+    def error(self) -> float:
+        """Standard error of the comparison."""
+        return self.spread * math.sqrt(sum(of**2 for of in self.weights) / self.num_runs)
+
+    def tests(self, level: float) -> list[tuple[Criterion, ...]]:
+        """Return the tests by each variance, of a tail of `level`, that a difference must pass."""
+        # Corrected for all comparisons of the question, as if no other one were clear. Test
+        # examples are not covered.
+        share, alone = 1 - level / self.num_comparisons, self.num_runs - 1
+        groups = {max(of, len(self.weights)) for of in (self.num_arms, self.num_own)}
+        freedoms = [
+            (arms - 1) * alone
+            for arms in (sorted(groups) if self.are_blocks else ())
+            if min(arms, self.num_runs) >= FEWEST
+        ]
+        own = alone_criterion(self.error, alone, share=1 - level)
+        pooled = [(alone_criterion(self.error, of, share=share), own) for of in freedoms]
+        return pooled or [(alone_criterion(self.error, alone, share=share),)]
+
 
 def smallest_detectable(design: Design) -> float | None:
     """Return the difference that is clear with 80 % power, in percentage points."""
-    # The test is corrected for all comparisons of the question, as if no other one were clear. Test
-    # examples are not simulated. None with fewer than two runs, which give no test.
+    # None with fewer than two runs, which give no test.
     if design.num_runs < 2:
         return None
-    return design.spread * _in_spreads(replace(design, spread=1.0))
+    tests = design.tests(LEVEL / 2)
+    return max(detectable(each, other_misses=_other_misses(each)) for each in tests)
 
 
 def powers(design: Design, asked: AskedRecord, margin: float) -> dict[str, float]:
     """Return the shares of studies that find the forecast, and that find no difference level."""
-    spread, unit = design.spread, replace(design, spread=1.0)
-    expected = abs(asked.forecast.difference) if asked.forecast else 0.0
-    forecast = {"power_of_forecast": _share(unit, expected / spread)} if expected else {}
-    return {**forecast, "power_of_level": _share(unit, 0.0, margin / spread)}
-
-
-@lru_cache(maxsize=256)
-def _share(design: Design, difference: float, margin: float | None = None) -> float:
-    draws = (_draw(design, number) for number in range(_DRAWS))
-    return sum(_is_clear(design, draw, difference, margin) for draw in draws) / _DRAWS
-
-
-@lru_cache(maxsize=256)
-def _in_spreads(design: Design) -> float:
-    # A draw that is clear stays clear if the difference grows, so only the others are tested again.
-    left = [_draw(design, number) for number in range(_DRAWS)]
-    needed = round(POWER * _DRAWS)
-    low, high, is_bounded = 0.0, 1.0, False
-    for _ in range(_STEPS):
-        tried = (low + high) / 2 if is_bounded else high
-        clear = [_is_clear(design, draw, tried) for draw in left]
-        is_enough = sum(clear) >= needed
-        left = [draw for draw, one in zip(left, clear, strict=True) if one == is_enough]
-        if is_enough:
-            high, is_bounded = tried, True
-        else:
-            needed -= sum(clear)
-            low, high = tried, high if is_bounded else 2 * high
-    return high
-
-
-# Values by run without a difference, and the pooled variances.
-Draw = tuple[NDArray[np.float64], list[Blocks]]
-
-
-def _draw(design: Design, number: int) -> Draw:
-    random = np.random.Generator(stream("power", 0, design.num_arms, design.num_runs, number))
-    table = random.normal(size=(max(design.num_arms, len(design.weights)), design.num_runs))
-    values = np.array(design.weights) @ table[: len(design.weights)]
-    groups = {len(table), max(design.num_own, len(design.weights))} if design.are_blocks else ()
-    pools = (pooled(table[:arms]) for arms in groups if min(arms, design.num_runs) >= FEWEST)
-    return values, [blocks for blocks in pools if blocks is not None]
-
-
-def _is_clear(design: Design, draw: Draw, difference: float, margin: float | None = None) -> bool:
-    """Return whether the difference is clearly above zero, or within a margin."""
-    values, blocks = draw
-    test = contrast_of(
-        dict(enumerate((values + difference).tolist())),
-        NO_EXAMPLES,
-        blocks=blocks,
-        squares=sum(weight**2 for weight in design.weights),
+    # If spreads do not seem to differ, the harder one of the tests decides.
+    found: dict[str, float] = {}
+    if expected := abs(asked.forecast.difference) if asked.forecast else 0.0:
+        found["power_of_forecast"] = min(
+            (1 - _other_misses(tests)) * (1 - max(one.miss(expected) for one in tests))
+            for tests in design.tests(LEVEL / 2)
+        )
+    # Two one-sided tests: each of them fails as often if there is no difference.
+    missed = (
+        (tests, max(2 * noncentral_t(c.critical, c.freedom, margin / c.error) for c in tests))
+        for tests in design.tests(LEVEL)
     )
-    test = test if margin is None else test.within(margin)
-    # The first step of Holm's procedure.
-    corrected = test.p_corrected(min((test.p_value or 0.0) * design.num_comparisons, 1.0))
-    return corrected <= LEVEL and (margin is not None or test.mean > 0)
+    found["power_of_level"] = min(
+        (1 - _other_misses(tests)) * max(1 - share, 0.0) for tests, share in missed
+    )
+    return found
+
+
+def _other_misses(tests: Sequence[Criterion]) -> float:
+    """Return how often spreads seem to differ, so that a pooled variance does not decide alone."""
+    return SPREAD_LEVEL if len(tests) > 1 else 0.0
 
 
 def residual_spread(scores: Scores, dataset: str) -> float:

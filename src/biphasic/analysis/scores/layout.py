@@ -18,44 +18,50 @@ datasets than its averages.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from biphasic.amounts import rate as rate_text
-from biphasic.analysis.estimate import GridScore, best_per_seed, grid
-from biphasic.analysis.records import Problem, StudyRecords, load_records
+from biphasic.analysis.estimate import Estimate, GridScore, best_per_seed
+from biphasic.analysis.records import Problem
 from biphasic.analysis.scores.examples import (
-    ExampleReader,
     ExampleScores,
     RunExamples,
     check_value,
     mean_examples,
 )
 from biphasic.analysis.scores.model_names import model_from_name
-from biphasic.analysis.scores.others import OtherResults, read_others
 from biphasic.analysis.scores.reference import EVERY, DatasetChoice, paper_datasets
-from biphasic.analysis.scores.source import read_runs, study_scores
-from biphasic.analysis.scores.table import DatasetInfo, Scores, score_of_grid, with_averages
+from biphasic.analysis.scores.table import (
+    PERCENT,
+    DatasetInfo,
+    Score,
+    Scores,
+    score_of_grid,
+    with_averages,
+)
 from biphasic.analysis.text import listing
-from biphasic.errors import CheckpointError, DataError, is_system_fault, reading
-from biphasic.files import digest, is_file, is_folder, read_json_object
-from biphasic.records import STUDY, Convention, ResultRecord
-from biphasic.store import RESULT, STORE, is_complete, read_result_record, result_folder
+from biphasic.errors import DataError, is_system_fault, reading
+from biphasic.files import is_file
+from biphasic.records import Convention
 
 RESULTS = "results.json"
 RUN_FOLDER = "MODEL/TASK/DATASET/[TRAINSET_]lrX_sdS"
-_RUN = re.compile(r"(?:(?P<trained_on>.+)_)?lr(?P<rate>[^_]+)_sd(?P<seed>\d+)")
+_RUN = re.compile(r"(?:(?P<trained_on>.+)_)?lr(?P<rate>\d*\.?\d+(?:e[+-]?\d\d?)?)_sd(?P<seed>\d+)")
 _METRIC = "score"
 Cell = tuple[str, str]  # names of model and dataset
 # Task, dataset and training set, empty if it is the dataset itself; equal for comparable runs.
 Column = tuple[str, str, str]
+
+
+# Reads the test examples of the selected runs of a model on a dataset.
+Reader = Callable[[str, str, Sequence[GridScore[Any]]], ExampleScores]
 
 
 @dataclass(frozen=True)
@@ -64,127 +70,41 @@ class Layout:
 
     folder: Path
     datasets: Mapping[str, DatasetInfo]
-    runs: Mapping[Cell, tuple[GridScore[Any], ...]]
+    runs: Mapping[Cell, Sequence[GridScore[Any]]]
     problems: tuple[Problem, ...]
-    is_store: bool = False  # Whether runs are records of a store, instead of files.
+    read: Reader
+    has_grid: bool = True  # whether all models need the runs that any of them has
+    is_by_example: bool = False  # whether a run is only scores of examples
 
     def scores(self, convention: Convention = "standard") -> Scores:
         """Return the scores, with the average over each task with several datasets."""
-        chosen = {cell: best_per_seed(runs) for cell, runs in self.runs.items()}
         models = dict.fromkeys(model for model, _ in self.runs)
         grids = _expected(self.runs)
+
+        def examples(model: str, dataset: str) -> ExampleScores:
+            if runs := best_per_seed(self.runs.get((model, dataset), ())):
+                return self.read(model, dataset, runs)
+            raise DataError(f"{model} on {dataset}: no run has a score")
+
+        def score(dataset: str, runs: Sequence[GridScore[Any]]) -> Score:
+            if self.is_by_example:
+                mean = PERCENT * runs[0].test
+                return Score(Estimate(mean, None, 1), {0: mean})
+            is_complete = {(run.rate, run.seed) for run in runs} == grids[dataset]
+            return score_of_grid(
+                runs, convention=convention, is_complete=is_complete or not self.has_grid
+            )
+
         scores = Scores(
             source=self.folder.name,
             convention=convention,
             models=tuple(model_from_name(name) for name in models),
             datasets=tuple(self.datasets.values()),
-            cells={
-                (model, dataset): score_of_grid(
-                    runs,
-                    convention=convention,
-                    # `evaluate` extends the grid of each encoder by its own scores.
-                    is_complete=self.is_store
-                    or {(run.rate, run.seed) for run in runs} == grids[dataset],
-                )
-                for (model, dataset), runs in self.runs.items()
-            },
-            examples=self._store_reader(chosen) if self.is_store else _example_reader(chosen),
+            cells={cell: score(cell[1], runs) for cell, runs in self.runs.items()},
+            examples=examples,
+            is_by_example=self.is_by_example,
         )
         return with_averages(scores)
-
-    def _store_reader(self, chosen: Mapping[Cell, Sequence[GridScore[Any]]]) -> ExampleReader:
-        def read(model: str, dataset: str) -> ExampleScores:
-            results = [run.run for run in chosen.get((model, dataset), ())]
-            if not results:
-                raise DataError(f"{model} on {dataset}: no run has a score")
-            metric = self.datasets[dataset].metric
-            ids, clusters, by_result = read_runs(model, results, metric, self.folder)
-            return ExampleScores(ids, {one.seed: by_result[one.id] for one in results}, clusters)
-
-        return read
-
-
-Results = StudyRecords | Layout | OtherResults
-
-
-def read_results(folder: Path, choice: DatasetChoice) -> Results:
-    """Read the chosen datasets of a study's folder, or of one with results of other tools."""
-    folder = folder.resolve()
-    if not is_file(folder / STUDY):
-        for store in (folder, folder / STORE):
-            if is_folder(store / RESULT.place):
-                return read_store(store, choice)
-        has_layout = not folder.is_dir() or next(folder.rglob(RESULTS), None) is not None
-        others = None if has_layout else read_others(folder, choice)
-        return others or read_layout(folder, choice)
-    records = load_records(folder)
-    left_out = choice.left_out(task.name for task in records.tasks)
-    return records.without(left_out) if left_out else records
-
-
-def read_store(store: Path, choice: DatasetChoice = EVERY) -> Layout:
-    """Read the results of `evaluate` in a store: a dataset for each task and its settings."""
-    problems: list[Problem] = []
-    names: dict[str, set[str]] = defaultdict(set)  # identities of encoders by name
-    # Of a task, results with other examples or settings are another dataset.
-    cells: dict[tuple[str, str, str], dict[str, ResultRecord]] = defaultdict(dict)
-    settings: dict[str, set[str]] = defaultdict(set)
-    for path in sorted((store / "pins").glob("*.json")):
-        pin = read_json_object(path)
-        if pin.get("made_by") != "evaluate":
-            continue
-        for folder in (result_folder(store, result) for result in pin["results"]):
-            if not is_complete(folder):  # a rate beyond the grid that was not due
-                continue
-            try:
-                result = read_result_record(folder)
-            except CheckpointError as error:
-                problems.append(Problem("damaged", str(error)))
-                continue
-            if not result.state:  # a floor or reference
-                continue
-            name = pin.get("name") or result.state[:12]
-            read_by = [result.examples_sha256, result.trained_on, result.protocol, result.metric]
-            how = digest(read_by)[:6]
-            names[name].add(result.state)
-            settings[result.task].add(how)
-            name = name if names[name] == {result.state} else f"{name} {result.state[:6]}"
-            cells[name, result.task, how][result.id] = result
-    datasets: dict[str, DatasetInfo] = {}
-    runs: dict[Cell, tuple[GridScore[Any], ...]] = {}
-    for (model, task, how), of_cell in cells.items():
-        dataset = task if len(settings[task]) == 1 else f"{task} {how}"
-        one, *_ = of_cell.values()
-        info = DatasetInfo(
-            dataset,
-            one.kind.upper(),
-            one.metric,
-            trained_on=one.trained_on or "",
-            data=one.examples_sha256 or "",
-            about=one.about,
-        )
-        if found := tuple(grid(of_cell.values(), metric=one.metric)):
-            runs[model, dataset], datasets[dataset] = found, info
-    left_out = choice.left_out(datasets)
-    runs = {cell: found for cell, found in runs.items() if cell[1] not in left_out}
-    if not runs:
-        problem = f"; {problems[0].text}" if problems else ""
-        raise DataError(
-            f"{store}: no results of 'biphasic evaluate'; for those of a study, give its own folder"
-            f"{problem}"
-        )
-    for task in (task for task, several in settings.items() if len(several) > 1):
-        text = f"{task}: evaluated with {len(settings[task])} settings or versions of its data"
-        problems.append(Problem("mixed", f"{text}; each is a dataset of its own"))
-    kept = {name: info for name, info in datasets.items() if name not in left_out}
-    return Layout(store, kept, runs, tuple(problems), is_store=True)
-
-
-def scores_of(results: Results, convention: Convention | None) -> Scores:
-    """Return the scores; the default convention is the study's, else standard."""
-    if isinstance(results, StudyRecords):
-        return study_scores(results, convention)
-    return results.scores(convention or "standard")
 
 
 def read_layout(folder: Path, choice: DatasetChoice = EVERY) -> Layout:
@@ -194,15 +114,14 @@ def read_layout(folder: Path, choice: DatasetChoice = EVERY) -> Layout:
     if not root.is_dir():
         raise DataError(f"{folder}: no such folder")
     problems: list[Problem] = []
-    all_runs: dict[Cell, dict[tuple[float, int], list[GridScore[Path]]]] = defaultdict(dict)
     places = [*_places(root, problems)]
-    columns = _choose(_columns(places), choice, problems)
-    for place in (place for place in places if place.column in columns):
-        run = _read_run(place, root, problems)
-        if run is not None:
-            cell = place.model, columns[place.column].name
-            all_runs[cell].setdefault((run.rate, run.seed), []).append(run)
-    runs = {cell: tuple(_unique(cell, by_place, problems)) for cell, by_place in all_runs.items()}
+    columns = _choose(_columns({column for _, _, column, _, _ in places}), choice, problems)
+    found: dict[Cell, dict[tuple[float, int], list[GridScore[Path]]]] = defaultdict(dict)
+    for path, model, column, rate, seed in places:
+        if column in columns and (scores := _read_run(path, root, problems)):
+            run = GridScore(rate, seed, *scores, path)
+            found[model, columns[column].name].setdefault((rate, seed), []).append(run)
+    runs = {cell: tuple(_unique(cell, by_place, problems)) for cell, by_place in found.items()}
     runs = {cell: kept for cell, kept in sorted(runs.items()) if kept}
     if not runs:
         problem = f"; {problems[0].text}" if problems else ""
@@ -211,25 +130,13 @@ def read_layout(folder: Path, choice: DatasetChoice = EVERY) -> Layout:
             f"or one with {RUN_FOLDER}/{RESULTS}, results of lm-evaluation-harness or mteb, or "
             f"tables with 'id' and 'score' (docs/analyze.md){problem}"
         )
-    problems += _missing(runs)
     used = {dataset for _, dataset in runs}
     kept = {about.name: about for about in columns.values() if about.name in used}
-    return Layout(root, kept, runs, tuple(problems))
+    return Layout(root, kept, runs, (*problems, *_missing(runs)), _read_seeds)
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A parsed run folder."""
-
-    folder: Path
-    model: str
-    column: Column
-    rate: float
-    seed: int
-
-
-def _places(root: Path, problems: list[Problem]) -> Iterator[_Place]:
-    """Yield folders with results, and folders with the name of a run, in order of their names."""
+def _places(root: Path, problems: list[Problem]) -> Iterator[tuple[Path, str, Column, float, int]]:
+    """Yield results file, model, column, rate and seed of each run, in order of their folders."""
 
     def stop(error: OSError) -> None:
         raise error  # `rglob` would skip the folder
@@ -239,46 +146,36 @@ def _places(root: Path, problems: list[Problem]) -> Iterator[_Place]:
     above = {parent for path in with_results for parent in path.parents}
     without = {place for place, _ in walked if _RUN.fullmatch(place.name)} - above - {root}
     for folder in sorted(with_results | without):
-        parts = folder.relative_to(root).parts
-        where = folder.relative_to(root).as_posix()
-        match = _RUN.fullmatch(folder.name)
-        rate = _rate(match["rate"]) if match else None
-        if match is None or rate is None or len(parts) < 4:
+        parts, match = folder.relative_to(root).parts, _RUN.fullmatch(folder.name)
+        if match is None or len(parts) < 4:
+            where = folder.relative_to(root).as_posix()
             problems.append(Problem("damaged", f"{where}: not named {RUN_FOLDER}; skipped"))
             continue
         *model, task, dataset, _ = parts
         column = task, dataset, match["trained_on"] or ""
-        yield _Place(folder, "/".join(model), column, rate, int(match["seed"]))
+        yield folder / RESULTS, "/".join(model), column, float(match["rate"]), int(match["seed"])
 
 
-def _rate(text: str) -> float | None:
-    try:
-        rate = float(text)
-    except ValueError:
-        return None
-    return rate if math.isfinite(rate) else None
-
-
-def _columns(places: Iterable[_Place]) -> dict[Column, DatasetInfo]:
+def _columns(columns: Collection[Column]) -> dict[Column, DatasetInfo]:
     """Return the display name of each dataset and training set, in order."""
     # A name includes the task if two tasks have a dataset of that name. If models were trained on
     # different sets for a task's dataset, each training set forms its own task, so averages and
     # comparisons do not mix them.
-    keys = sorted({place.column for place in places})
+    keys = sorted(columns)
     tasks: dict[str, set[str]] = defaultdict(set)
     sets: dict[tuple[str, str], set[str]] = defaultdict(set)
     for task, dataset, trained_on in keys:
         tasks[dataset].add(task)
         sets[task, dataset].add(trained_on)
     mixed = {task for (task, _), trained_on in sets.items() if len(trained_on) > 1}
-    columns = {}
+    infos = {}
     for task, dataset, trained_on in keys:
         name = dataset if len(tasks[dataset]) == 1 else f"{task}/{dataset}"
         suffix = f" ({trained_on})" if task in mixed and trained_on else ""
-        columns[task, dataset, trained_on] = DatasetInfo(
+        infos[task, dataset, trained_on] = DatasetInfo(
             f"{name}{suffix}", f"{task.upper()}{suffix}", _METRIC, trained_on=trained_on
         )
-    return dict(sorted(columns.items(), key=lambda item: item[1].task))
+    return dict(sorted(infos.items(), key=lambda item: item[1].task))
 
 
 def _choose(
@@ -300,27 +197,19 @@ def _choose(
     }
 
 
-def _read_run(place: _Place, root: Path, problems: list[Problem]) -> GridScore[Path] | None:
-    path = place.folder / RESULTS
+def _read_run(path: Path, root: Path, problems: list[Problem]) -> tuple[float, float] | None:
+    """Return the scores on validation and test; None, with a problem, if they cannot be used."""
     where = path.relative_to(root).as_posix()
     if not is_file(path):
         problems.append(Problem("missing", f"{where}: missing; the run has not finished"))
         return None
     try:
-        scores = _read_scores(path, where)
+        with reading(where, DataError, remedy="skipped"):
+            raw = json.loads(path.read_text("utf-8"))
+            return _share(raw, "validation"), _share(raw, "test")
     except DataError as error:
         problems.append(Problem("damaged", str(error)))
         return None
-    return GridScore(place.rate, place.seed, scores[0], scores[1], path)
-
-
-def _read_scores(path: Path, where: str) -> list[float]:
-    with reading(where, DataError, remedy="skipped"):
-        try:
-            raw = json.loads(path.read_text("utf-8"))
-            return [_share(raw, split) for split in ("validation", "test")]
-        except ValueError as error:  # includes invalid JSON and invalid UTF-8
-            raise DataError(f"{where}: {error}; skipped") from None
 
 
 def _share(raw: Any, split: str) -> float:
@@ -329,9 +218,7 @@ def _share(raw: Any, split: str) -> float:
     score = part.get("score") if isinstance(part, dict) else None
     if not isinstance(score, int | float) or isinstance(score, bool):
         raise ValueError(f"no number as '{split}.score'")
-    if isinstance(score, float) and not math.isfinite(score):
-        raise ValueError(f"'{split}.score' is {score}")
-    if not -1 <= score <= 1:
+    if not -1 <= score <= 1:  # also refuses NaN
         raise ValueError(f"'{split}.score' is {score}, not a share between 0 and 1")
     return float(score)
 
@@ -381,20 +268,13 @@ def _missing(runs: Mapping[Cell, tuple[GridScore[Path], ...]]) -> Iterator[Probl
                 yield Problem("missing", f"{model} on {dataset}: {text}")
 
 
-def _example_reader(chosen: Mapping[Cell, tuple[GridScore[Path], ...]]) -> ExampleReader:
-    """Return a reader of the examples of the selected runs, whose order identifies them."""
-
-    def read(model: str, dataset: str) -> ExampleScores:
-        runs = chosen.get((model, dataset), ())
-        if not runs:
-            raise DataError(f"{model} on {dataset}: no run has a score")
-        by_seed = {run.seed: _read_examples(run) for run in runs}
-        sizes = {examples.terms.shape[1] for examples in by_seed.values()}
-        if len(sizes) > 1:
-            raise DataError(f"{model} on {dataset}: seeds have different numbers of test examples")
-        return ExampleScores(tuple(map(str, range(sizes.pop()))), by_seed)
-
-    return read
+def _read_seeds(model: str, dataset: str, runs: Sequence[GridScore[Path]]) -> ExampleScores:
+    """Return the examples of the selected runs, whose order identifies them."""
+    by_seed = {run.seed: _read_examples(run) for run in runs}
+    sizes = {examples.terms.shape[1] for examples in by_seed.values()}
+    if len(sizes) > 1:
+        raise DataError(f"{model} on {dataset}: seeds have different numbers of test examples")
+    return ExampleScores(tuple(map(str, range(sizes.pop()))), by_seed)
 
 
 def _read_examples(run: GridScore[Path]) -> RunExamples:

@@ -17,23 +17,22 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from biphasic.amounts import count
-from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.estimate import GridScore
 from biphasic.analysis.records import Problem
 from biphasic.analysis.scores.examples import ExampleScores, mean_examples
-from biphasic.analysis.scores.model_names import model_from_name
+from biphasic.analysis.scores.layout import Layout
 from biphasic.analysis.scores.reference import DatasetChoice
-from biphasic.analysis.scores.table import PERCENT, DatasetInfo, Score, Scores, with_averages
+from biphasic.analysis.scores.table import DatasetInfo
 from biphasic.errors import DataError, reading, repeated
 from biphasic.facts import KindFacts, metric_facts
 from biphasic.files import json_value
-from biphasic.records import Convention
 from biphasic.rows import rows
 
 _SAMPLES = re.compile(r"samples_(?P<task>.+)_(?P<time>\d{4}-\d\d-\d\dT[\d.:-]+)\.jsonl")
@@ -70,50 +69,7 @@ class _Notes:
     clusters: dict[str, Names]  # cluster of each example, by data
 
 
-@dataclass(frozen=True)
-class OtherResults:
-    """Scores of examples below a folder, and problems of the others."""
-
-    folder: Path
-    datasets: Mapping[str, DatasetInfo]  # by name
-    # By model and dataset; of a dataset, all models have the same examples.
-    values: Mapping[tuple[str, str], dict[str, float]]
-    clusters: Mapping[str, Names]  # of examples that have one, by their data
-    # By model and data, what identifies the data of those examples that differ between models.
-    differing: Mapping[tuple[str, str], Names]
-    problems: tuple[Problem, ...]
-
-    def scores(self, convention: Convention = "standard") -> Scores:
-        """Return the scores, with the average over all datasets of a metric."""
-
-        def read(model: str, dataset: str) -> ExampleScores:
-            if (model, dataset) not in self.values:
-                raise DataError(f"{model} has no results on {dataset}")
-            values, data = self.values[model, dataset], self.datasets[dataset].data
-            of_data = self.clusters.get(data, {})
-            clusters = tuple(of_data[key] for key in values) if of_data else ()
-            # Models that read other data under one name have no example in common there.
-            own = self.differing.get((model, data), {})
-            ids = tuple(f"{key} {own[key]}" if key in own else key for key in values)
-            return ExampleScores(ids, {0: mean_examples([*values.values()])}, clusters)
-
-        means = {cell: PERCENT * fmean(values.values()) for cell, values in self.values.items()}
-        cells = {cell: Score(Estimate(mean, None, 1), {0: mean}) for cell, mean in means.items()}
-        models = dict.fromkeys(model for model, _ in self.values)
-        return with_averages(
-            Scores(
-                source=self.folder.name,
-                convention=convention,
-                models=tuple(model_from_name(name) for name in models),
-                datasets=tuple(self.datasets.values()),
-                cells=cells,
-                examples=read,
-                is_by_example=True,
-            )
-        )
-
-
-def read_others(folder: Path, choice: DatasetChoice) -> OtherResults | None:
+def read_others(folder: Path, choice: DatasetChoice) -> Layout | None:
     """Read the results of other tools below a folder; None if there are none."""
     notes = _Notes([], set(), defaultdict(dict))
     cells = _read_all(folder, notes)
@@ -140,11 +96,24 @@ def read_others(folder: Path, choice: DatasetChoice) -> OtherResults | None:
                 name, one.metric.upper(), one.metric, data=one.data, about=about
             )
             for model, values in by_model.items():
-                found[model, name] = {key: values.scores[key] for key in common}
+                scores = {key: values.scores[key] for key in common}
+                mean = fmean(scores.values())
+                found[model, name] = [GridScore(0.0, 0, mean, mean, scores)]
     if not datasets:
         raise DataError(f"{folder}: {notes.problems[-1].text}")
-    problems = tuple(notes.problems)
-    return OtherResults(folder, datasets, found, notes.clusters, differing, problems)
+
+    def read(
+        model: str, dataset: str, runs: Sequence[GridScore[dict[str, float]]]
+    ) -> ExampleScores:
+        values, data = runs[0].run, datasets[dataset].data
+        of_data = notes.clusters.get(data, {})
+        clusters = tuple(of_data[key] for key in values) if of_data else ()
+        # Models that read other data under one name have no example in common there.
+        own = differing.get((model, data), {})
+        ids = tuple(f"{key} {own[key]}" if key in own else key for key in values)
+        return ExampleScores(ids, {0: mean_examples([*values.values()])}, clusters)
+
+    return Layout(folder, datasets, found, tuple(notes.problems), read, is_by_example=True)
 
 
 def _common(dataset: str, by_model: Mapping[str, Values], problems: list[Problem]) -> list[str]:

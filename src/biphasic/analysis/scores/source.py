@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from biphasic.amounts import percent_number, thousands
+from biphasic.amounts import percent_number
 from biphasic.analysis.estimate import Estimate, estimate
 from biphasic.analysis.records import ArmData, StudyRecords, describe_run
 from biphasic.analysis.scores.examples import (
@@ -82,50 +82,24 @@ def paper_scores() -> Scores:
 
 
 def _paper_model(row: Mapping[str, str]) -> ModelInfo:
-    clm, mlm, total = (int(row[f"{part}_steps"]) for part in ("clm", "mlm", "total"))
-    continued = int(row["cpt_steps"] or 0)
-    rate = float(row["mask_rate"]) if row["mask_rate"] else None
-    masked = "" if rate is None else f"mlm{round(PERCENT * rate)}"
-    if continued:
-        begun = "clm" if clm else masked
-        phases = f"{begun}-dec{thousands(total - continued)}-{masked}-{thousands(total)}"
-    elif row["table"] == "data_efficiency":
-        phases = f"{masked or 'clm'}-42k-{total}"
-    elif clm and mlm:
-        phases = f"clm-{thousands(clm)}-{masked}-{thousands(total)}"
-    else:
-        phases = f"{masked or 'clm'}-{thousands(total)}"
-    identity = f"{row['model_size']}-{phases}"
-    # A state in both the table of base models and another one is named by both.
-    is_repeated = row["table"] in {"pfs", "cpt"} and total == 42_000 and not (clm and mlm)
+    name = row["model"]
     return ModelInfo(
-        name=f"{row['table']}:{identity}" if is_repeated else identity,
-        label=_paper_label(row, total=total, continued=continued),
+        name=name,
+        label=row["label"],
         size=row["model_size"],
         parameters=_PAPER_PARAMETERS[row["model_size"]],
         objective=row["objective"],
-        mask_rate=rate,
-        clm_steps=clm,
-        mlm_steps=mlm,
-        total_steps=total,
+        mask_rate=float(row["mask_rate"]) if row["mask_rate"] else None,
+        clm_steps=int(row["clm_steps"]),
+        mlm_steps=int(row["mlm_steps"]),
+        total_steps=int(row["total_steps"]),
         start=row["cpt_init"] or None,
-        continued_steps=continued,
+        continued_steps=int(row["cpt_steps"] or 0),
         is_final=row["table"] != "data_efficiency",
         group=row["table"],
-        identity=identity,
+        # A state in both the table of base models and another one is named by both.
+        identity=name.partition(":")[2] or name,
     )
-
-
-def _paper_label(row: Mapping[str, str], *, total: int, continued: int) -> str:
-    objective, rate = row["objective"], row["mask_rate"]
-    masked = f" {round(PERCENT * float(rate))} %" if rate else ""
-    if continued:
-        steps = f"{continued:,} more steps after {row['cpt_init']}"
-    elif objective == "CLM+MLM":
-        steps = f"{int(row['clm_steps']):,} + {int(row['mlm_steps']):,} steps"
-    else:
-        steps = f"step {total:,}" if row["table"] == "data_efficiency" else f"{total:,} steps"
-    return f"{row['model_size']} {objective}{masked}, {steps}"
 
 
 def study_scores(records: StudyRecords, convention: Convention | None = None) -> Scores:

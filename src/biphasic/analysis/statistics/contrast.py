@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -33,8 +33,7 @@ from biphasic.analysis.statistics.crossed import (
     are_alike,
     contrast_errors,
     joint_errors,
-    joint_p_values,
-    seed_freedom,
+    p_values,
 )
 from biphasic.analysis.statistics.paired import (
     NO_SPREAD,
@@ -137,22 +136,45 @@ Weights = Mapping[tuple[str, str], float]  # by names of model and dataset
 
 
 class SumTest(NamedTuple):
-    """Student's test of a sum by one variance over seeds."""
+    """Student's test of a sum by one variance over seeds; of several sums, arrays."""
 
-    error: float  # standard error over seeds and, if known, test examples
-    freedom: float
-    seed_error: float  # standard error over seeds alone
-    seed_freedom: float
-    p_value: float  # two-sided, uncorrected
-    p_over_seeds: float
+    error: Any  # standard error over seeds and, if known, test examples
+    freedom: Any
+    seed_error: Any  # standard error over seeds alone
+    seed_freedom: Any
+    p_value: Any  # two-sided, uncorrected
+    p_over_seeds: Any
 
     @property
     def reach(self) -> float:
-        """Half-width of the 95 % interval."""
+        """Half-width of the 95 % interval of a single sum."""
         return max(
-            _quantile(self.freedom, UPPER) * self.error,
-            _quantile(self.seed_freedom, UPPER) * self.seed_error,
+            quantile(self.freedom, UPPER) * self.error,
+            quantile(self.seed_freedom, UPPER) * self.seed_error,
         )
+
+
+def by_each_variance(
+    means: Array,
+    own: Array,
+    num_seeds: Array,
+    errors: CrossedErrors,
+    *,
+    blocks: Sequence[Blocks] = (),
+    squares: float = 2.0,
+) -> list[SumTest]:
+    """Test sums by their own variances, then by each pooled one."""
+    # `own` are squared standard errors over seeds, 0 with one seed.
+    pooled = ((one.squared_errors(own, squares=squares), one.freedom) for one in blocks)
+    tests = []
+    for squared, freedom in ((own, np.maximum(num_seeds - 1.0, 1)), *pooled):
+        of_seeds = np.broadcast_to(np.asarray(freedom, np.float64), squared.shape)
+        joint, of_joint = joint_errors(squared, of_seeds, errors)
+        over_seeds = p_values(means, squared, of_seeds)
+        p = np.maximum(p_values(means, joint, of_joint), over_seeds)
+        roots = np.sqrt(joint), np.sqrt(squared)
+        tests.append(SumTest(roots[0], of_joint, roots[1], of_seeds, p, over_seeds))
+    return tests
 
 
 @dataclass(frozen=True)
@@ -224,11 +246,11 @@ class Contrast:
         # It is corrected for all pairs of `num_arms` by Tukey, else for `num_comparisons`.
         if self.p_value is None or not self.deciding.error:
             return None
-        share, of_alone = 1 - LEVEL / 2 / num_comparisons, len(self.by_seed) - 1
+        share = 1 - LEVEL / 2 / num_comparisons
 
         def joint(test: SumTest) -> Criterion:
             critical = (
-                _quantile(test.freedom, share)
+                quantile(test.freedom, share)
                 if num_arms is None
                 else critical_range(num_arms, test.freedom) / math.sqrt(2)
             )
@@ -237,14 +259,11 @@ class Contrast:
         if self.p_alone is None:
             return detectable((joint(self.deciding),))
         if self.is_pooled:
-            alone = [
-                Criterion(test.seed_error, of_alone, _quantile(of_alone, UPPER))
-                for test in self.tests
-            ]
-            pairs = zip(map(joint, self.tests), alone, strict=True)
+            of_alone = len(self.by_seed) - 1
+            pairs = [(joint(one), alone_criterion(one.seed_error, of_alone)) for one in self.tests]
             return max(detectable(pair, other_misses=SPREAD_LEVEL) for pair in pairs)
         over_seeds = [
-            Criterion(test.seed_error, test.seed_freedom, _quantile(test.seed_freedom, share))
+            Criterion(test.seed_error, test.seed_freedom, quantile(test.seed_freedom, share))
             for test in self.tests
         ]
         return max(detectable((one,)) for one in (*map(joint, self.tests), *over_seeds))
@@ -283,26 +302,14 @@ def contrast_of(
     # `errors` are over test examples; `squares` is the sum of the squared weights. `without_seeds`,
     # a value needs no spread over seeds.
     mean, spread = math.fsum(by_seed.values()) / len(by_seed), deviation([*by_seed.values()])
-    own, of_own = np.array([spread**2 / len(by_seed)]), seed_freedom([len(by_seed)])
-
-    def by(squared: Array, freedom: Array) -> SumTest:
-        joint, of_joint = joint_errors(squared, freedom, errors)
-        return SumTest(
-            error=math.sqrt(joint[0]),
-            freedom=float(of_joint[0]),
-            seed_error=math.sqrt(squared[0]),
-            seed_freedom=float(freedom[0]),
-            p_value=float(joint_p_values(mean, squared, freedom, errors)[0]),
-            p_over_seeds=float(joint_p_values(mean, squared, freedom, NO_EXAMPLES)[0]),
-        )
-
-    alone = by(own, of_own)
-    pooled = tuple(
-        by(one.squared_errors(own, squares=squares), np.array([float(one.freedom)]))
-        for one in (blocks if spread else ())
-    )
+    num = len(by_seed)
+    found = by_each_variance(
+        np.array([mean]), np.array([spread**2 / num]), np.array([num]), errors,
+        blocks=blocks if spread else (), squares=squares,
+    )  # fmt: skip
+    alone, *pooled = (SumTest(*(float(values[0]) for values in test)) for test in found)
     is_pooled = bool(pooled) and all(one.are_spreads_equal for one in blocks)
-    tests = pooled if is_pooled else (alone, *pooled)
+    tests = (*pooled,) if is_pooled else (alone, *pooled)
     has_test = spread or (
         without_seeds and errors.num_examples and not are_alike(mean, math.sqrt(errors.examples[0]))
     )
@@ -341,5 +348,11 @@ def blocks_for(scores: Scores, weights: Weights, *, family: Iterable[str] = ()) 
     return [blocks for blocks in found if blocks is not None]
 
 
-def _quantile(freedom: float, share: float) -> float:
+def alone_criterion(error: float, freedom: float, *, share: float = UPPER) -> Criterion:
+    """Return the test by its own spread, without a correction, that a pooled one must pass too."""
+    return Criterion(error, freedom, quantile(freedom, share))
+
+
+def quantile(freedom: float, share: float) -> float:
+    """Return a quantile of Student's t."""
     return float(scipy.special.stdtrit(freedom, share))

@@ -72,13 +72,6 @@ def _squared_distances(first: Array, second: Array) -> Array:
     return np.maximum(squares[0][:, None] + squares[1] - 2 * first @ second.T, 0.0)
 
 
-def joint_p_values(mean: ArrayLike, seeds: Array, freedom: Array, errors: CrossedErrors) -> Array:
-    """Return two-sided p values of differences over seeds and test examples, [num_pairs]."""
-    # `seeds` are squared standard errors over seeds, 0 with one seed.
-    variance, joint_freedom = joint_errors(seeds, freedom, errors)
-    return np.maximum(p_values(mean, variance, joint_freedom), p_values(mean, seeds, freedom))
-
-
 def joint_errors(seeds: Array, of_seeds: Array, errors: CrossedErrors) -> tuple[Array, Array]:
     """Return squared standard errors over seeds and examples, with Satterthwaite's freedom."""
     examples, shared = errors.examples, errors.shared
@@ -96,11 +89,6 @@ def are_alike(mean: ArrayLike, example_error: ArrayLike) -> NDArray[np.bool_]:
     """Return where all test examples differ by the same amount, so their spread is unknown."""
     # Up to rounding. Without a difference, there is nothing to find.
     return (np.asarray(mean) != 0) & (np.asarray(example_error) <= 1e-6 * np.abs(mean))
-
-
-def seed_freedom(num_seeds: ArrayLike) -> Array:
-    """Return the degrees of freedom of pairs of seeds; 1 with one seed."""
-    return np.maximum(np.asarray(num_seeds, dtype=np.float64) - 1, 1)
 
 
 def t_values(mean: ArrayLike, variance: ArrayLike) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,64 +18,12 @@ from numpy.typing import NDArray
 
 from biphasic.analysis.estimate import NORMAL_QUANTILE, UPPER, Estimate, interval_quantile
 from biphasic.analysis.scores.table import DatasetInfo, Scores
-from biphasic.analysis.statistics.contrast import Blocks
-from biphasic.analysis.statistics.crossed import (
-    NO_EXAMPLES,
-    CrossedErrors,
-    are_alike,
-    joint_errors,
-    joint_p_values,
-    pair_errors,
-    seed_freedom,
-    t_values,
-)
+from biphasic.analysis.statistics.contrast import Blocks, by_each_variance
+from biphasic.analysis.statistics.crossed import NO_EXAMPLES, are_alike, pair_errors
 from biphasic.analysis.statistics.paired import NO_SPREAD, range_p_values
 from biphasic.records import Convention
 
-
-@dataclass(frozen=True)
-class PairTests:
-    """Tests over seeds of pairs of models, in the order of `itertools.combinations`."""
-
-    # By Student's paired t test, or Welch's; NaN where there is none. [num_pairs]
-    p_values: NDArray[np.float64]
-    # Mean differences of paired seeds, in percent points; NaN without common seeds.
-    means: NDArray[np.float64]
-    # Squared standard errors of these means over seeds; 0 with one seed.
-    squared_errors: NDArray[np.float64]
-    num_seeds: NDArray[np.float64]  # common seeds
-
-
-def all_pairs(scores: Scores, models: Sequence[str], dataset: str) -> PairTests:
-    """Test every pair of models over seeds."""
-    by_seed = [scores.get(model, dataset).by_seed or {} for model in models]
-    seeds = sorted({seed for row in by_seed for seed in row})
-    table = np.array([[row.get(seed, np.nan) for seed in seeds] for row in by_seed], np.float64)
-    table = table.reshape(len(models), len(seeds))
-    firsts, seconds = np.triu_indices(len(models), k=1)
-    tests = _paired_tests(table[firsts] - table[seconds])
-    estimates = [scores.get(model, dataset).estimate for model in models]
-    for place in np.flatnonzero(tests.num_seeds == 0):
-        one, other = estimates[firsts[place]], estimates[seconds[place]]
-        if one is not None and other is not None:
-            _, p_value = welch(one, other, scores.convention)
-            tests.p_values[place] = np.nan if p_value is None else p_value
-    return tests
-
-
-def _paired_tests(differences: NDArray[np.float64]) -> PairTests:
-    """Test [num_pairs, num_seeds] differences, NaN where a seed is not common."""
-    is_there = ~np.isnan(differences)
-    num = is_there.sum(axis=1).astype(np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        mean = np.where(is_there, differences, 0.0).sum(axis=1) / num
-        squares = np.where(is_there, (differences - mean[:, None]) ** 2, 0.0).sum(axis=1)
-        spread = np.sqrt(squares / (num - 1))
-        t_value = np.abs(mean) / spread * np.sqrt(num)
-        p_value = 2 * scipy.special.stdtr(num - 1, -t_value)
-        errors = np.where(num > 1, squares / (num - 1) / num, 0.0)
-    p_value[(num < 2) | (spread <= NO_SPREAD)] = np.nan
-    return PairTests(p_value, mean, errors, num)
+Array = NDArray[np.float64]
 
 
 def welch(
@@ -105,17 +53,6 @@ def _squared_error(one: Estimate, half_width: float, convention: Convention) -> 
     return half_width**2 / interval_quantile(one.num_seeds, convention=convention) ** 2
 
 
-Array = NDArray[np.float64]
-
-
-class PooledErrors(NamedTuple):
-    """Squared standard errors of differences by the pooled variance, [num_pairs]."""
-
-    over_runs: Array
-    joint: Array  # over runs and test examples
-    freedom: Array  # of `joint`
-
-
 class Corrected(NamedTuple):
     """P values of all exploratory pairs, in the order of `itertools.combinations`."""
 
@@ -137,65 +74,73 @@ def corrected_pairs(
     # `blocks` is the models' pooled variance; `num_arms` counts those without a score yet, too.
     size = max(math.comb(num_arms, 2) - len(excluded), 1)
     without_seeds = dataset.is_zero_shot and not scores.is_replicated
-    alone = all_pairs(scores, models, dataset.name)
     known = NO_EXAMPLES if scores.examples is None else pair_errors(scores, models, dataset)
     if not without_seeds:  # where examples are unknown, seeds decide
         known = replace(
             known, examples=np.nan_to_num(known.examples), shared=np.nan_to_num(known.shared)
         )
-    p_values, pooled = _p_values(alone, known, without_seeds=without_seeds), None
-    if blocks is not None:
-        p_values, pooled = _by_blocks(p_values, alone, blocks, known)
+    means, own, num = pair_differences(scores, models, dataset.name)
+    alone, *pooled = by_each_variance(means, own, num, known, blocks=[blocks] if blocks else [])
+    has_spread = (num > 1) & (own * num > NO_SPREAD**2)
+    over_seeds = np.where(has_spread, alone.p_over_seeds, np.nan)
+    _test_means(scores, models, dataset.name, over_seeds, np.flatnonzero(num == 0))
+    values = np.where(np.isnan(alone.p_value), over_seeds, alone.p_value)
+    if without_seeds:
+        values[are_alike(means, np.sqrt(known.examples))] = np.nan
+    else:
+        values[np.isnan(over_seeds)] = np.nan
 
     def by_holm(values: Array) -> Array:
         kept = values.copy()
         kept[[*excluded]] = np.nan
         return np.minimum(kept * size, 1.0) if without_seeds else holm(kept, size=size)
 
-    alone_adjusted, alone_over_seeds = by_holm(p_values), by_holm(alone.p_values)
-    if blocks is None or pooled is None:
-        return Corrected(alone_adjusted, alone_over_seeds, size)
+    if blocks is None:
+        return Corrected(by_holm(values), by_holm(over_seeds), size)
     # Tukey's correction. The pooled variance is too small for a pair whose spread is larger than it
     # seems, so no p value is below that of the pair's own t test.
+    [by_blocks] = pooled
     joint, over_runs = (
-        range_p_values(np.sqrt(2) * t_values(alone.means, variance), num_arms, freedom)
-        for variance, freedom in (
-            (pooled.joint, pooled.freedom), (pooled.over_runs, blocks.freedom),
-        )
-    )  # fmt: skip
-    over_seeds = np.maximum(over_runs, alone.p_values)
-    adjusted = np.maximum(over_seeds, joint)
+        range_p_values(np.sqrt(2) * np.abs(means) / error, num_arms, freedom)
+        for error, freedom in (by_blocks[:2], by_blocks[2:4])
+    )
+    of_seeds = np.maximum(over_runs, over_seeds)
+    adjusted = np.maximum(of_seeds, joint)
     if blocks.are_spreads_equal:
-        return Corrected(adjusted, over_seeds, size)
-    adjusted = np.maximum(adjusted, alone_adjusted)
-    return Corrected(adjusted, np.maximum(over_seeds, alone_over_seeds), size)
+        return Corrected(adjusted, of_seeds, size)
+    adjusted = np.maximum(adjusted, by_holm(np.maximum(by_blocks.p_value, values)))
+    return Corrected(adjusted, np.maximum(of_seeds, by_holm(over_seeds)), size)
 
 
-def _p_values(alone: PairTests, known: CrossedErrors, *, without_seeds: bool) -> Array:
-    """Test pairs over seeds and test examples, each by itself; NaN without a test."""
-    of_seeds = seed_freedom(alone.num_seeds)
-    values = joint_p_values(alone.means, alone.squared_errors, of_seeds, known)
-    values = np.where(np.isnan(values), alone.p_values, values)  # Welch's, without common seeds
-    if without_seeds:
-        values[are_alike(alone.means, np.sqrt(known.examples))] = np.nan
-    else:
-        values[np.isnan(alone.p_values)] = np.nan
-    return values
+def pair_differences(
+    scores: Scores, models: Sequence[str], dataset: str
+) -> tuple[Array, Array, NDArray[np.int64]]:
+    """Return means of paired seeds, their squared standard errors over seeds, and their number."""
+    by_seed = [scores.get(model, dataset).by_seed or {} for model in models]
+    seeds = sorted({seed for row in by_seed for seed in row})
+    table = np.array([[row.get(seed, np.nan) for seed in seeds] for row in by_seed], np.float64)
+    firsts, seconds = np.triu_indices(len(models), k=1)
+    differences = table.reshape(len(models), len(seeds))
+    differences = differences[firsts] - differences[seconds]
+    is_there = ~np.isnan(differences)
+    num = is_there.sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        means = np.where(is_there, differences, 0.0).sum(axis=1) / num
+        squares = np.where(is_there, (differences - means[:, None]) ** 2, 0.0).sum(axis=1)
+        return means, np.where(num > 1, squares / (num - 1) / num, 0.0), num
 
 
-def _by_blocks(
-    values: Array, alone: PairTests, blocks: Blocks, known: CrossedErrors
-) -> tuple[Array, PooledErrors]:
-    """Test pairs by the pooled variance, which decides if spreads are equal."""
-    over_runs = blocks.squared_errors(alone.squared_errors)
-    of_runs = np.full_like(over_runs, blocks.freedom)
-    joint, freedom = joint_errors(over_runs, of_runs, known)
-    by_blocks = joint_p_values(alone.means, over_runs, of_runs, known)
-    if blocks.are_spreads_equal:
-        by_blocks[np.isnan(values)] = np.nan
-    else:
-        by_blocks = np.maximum(by_blocks, values)
-    return by_blocks, PooledErrors(over_runs, joint, freedom)
+def _test_means(
+    scores: Scores, models: Sequence[str], dataset: str, p_values: Array, places: Array
+) -> None:
+    """Enter the p values of pairs without a common seed, by their means alone."""
+    firsts, seconds = np.triu_indices(len(models), k=1)
+    estimates = [scores.get(model, dataset).estimate for model in models]
+    for place in places:
+        one, other = estimates[firsts[place]], estimates[seconds[place]]
+        if one is not None and other is not None:
+            _, p_value = welch(one, other, scores.convention)
+            p_values[place] = np.nan if p_value is None else p_value
 
 
 def holm(values: Sequence[float] | Array, *, size: int | None = None) -> Array:

@@ -105,17 +105,24 @@ def _detectable(criteria: tuple[Criterion, ...], other_misses: float) -> float:
 Array = NDArray[np.float64]
 
 _RANGES = np.linspace(0.0, 60.0, 6001)
-_AT_ONCE = 4096
 
 
 def range_p_values(ranges: ArrayLike, num_arms: int, freedom: ArrayLike) -> Array:
     """Return the probability of a studentized range at least as large as each, [num]."""
     ranges, freedom = np.broadcast_arrays(np.atleast_1d(ranges), np.atleast_1d(freedom))
-    parts = [
-        _p_values(ranges[at : at + _AT_ONCE], num_arms, freedom[at : at + _AT_ONCE])
-        for at in range(0, len(ranges), _AT_ONCE)
-    ]
-    return np.concatenate(parts) if parts else np.empty(0)
+    # Integrates the range's distribution over that of the standard deviation.
+    nodes, weights = quadrature(160)
+    # The standard deviation of s is about 1 / sqrt(2 * freedom).
+    reach = WIDEST / np.sqrt(freedom)
+    low, high = np.maximum(1 - reach, 0.0), 1 + reach
+    s = low[:, None] + (high - low)[:, None] * (1 + nodes) / 2  # (num, nodes)
+    half = freedom[:, None] / 2
+    with np.errstate(divide="ignore"):
+        log_density = (2 * half - 1) * np.log(s) - half * s**2
+    constant = np.log(2) + half * np.log(half) - scipy.special.gammaln(half)
+    density = np.exp(constant + log_density) * (high - low)[:, None] / 2
+    tails = np.exp(np.interp(ranges[:, None] * s, _RANGES, _log_tail(num_arms)))
+    return np.clip((density * tails) @ weights, 0.0, 1.0)
 
 
 @lru_cache(maxsize=1024)
@@ -129,22 +136,6 @@ def critical_range(num_arms: int, freedom: float) -> float:
     while excess(upper) > 0:
         upper *= 2
     return root(excess, 0.0, upper)
-
-
-def _p_values(ranges: Array, num_arms: int, freedom: Array) -> Array:
-    """Integrate the range's distribution over that of the standard deviation."""
-    nodes, weights = quadrature(160)
-    # The standard deviation of s is about 1 / sqrt(2 * freedom).
-    reach = WIDEST / np.sqrt(freedom)
-    low, high = np.maximum(1 - reach, 0.0), 1 + reach
-    s = low[:, None] + (high - low)[:, None] * (1 + nodes) / 2  # (num, nodes)
-    half = freedom[:, None] / 2
-    with np.errstate(divide="ignore"):
-        log_density = (2 * half - 1) * np.log(s) - half * s**2
-    constant = np.log(2) + half * np.log(half) - scipy.special.gammaln(half)
-    density = np.exp(constant + log_density) * (high - low)[:, None] / 2
-    tails = np.exp(np.interp(ranges[:, None] * s, _RANGES, _log_tail(num_arms)))
-    return np.clip((density * tails) @ weights, 0.0, 1.0)
 
 
 @lru_cache(maxsize=64)

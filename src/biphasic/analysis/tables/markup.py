@@ -7,12 +7,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 
-import jinja2
-
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.tables.sheets import Sheet
 from biphasic.analysis.text import csv_text, flat
+from biphasic.analysis.words import environment
 
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$^&@])")
 _LATEX_SPECIAL = {
@@ -98,16 +97,11 @@ def _filled(
     **context: object,
 ) -> str:
     """Fill a template; `escape` writes names, and `of_score` scores if they differ."""
-    environment = jinja2.Environment(  # noqa: S701 - the templates escape names by the filter
-        loader=jinja2.PackageLoader("biphasic.analysis"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
+    made = environment()
+    made.filters.update(
         text=escape, long=lambda text: any(len(word) > _LONG_WORD for word in text.split())
     )
-    return environment.get_template(template).render(
+    return made.get_template(template).render(
         sheets=[*sheets], escape=of_score or escape, bold=bold, **context
     )
 

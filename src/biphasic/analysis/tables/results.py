@@ -1,24 +1,35 @@
-"""Results as reproducible files, and as a table for the terminal."""
+"""Results and costs of a study as reproducible files, as a table for the terminal, and in words."""
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from biphasic.amounts import count, percent
 from biphasic.analysis.estimate import METHODS, estimate, expected_coverage
-from biphasic.analysis.records import StudyRecords
+from biphasic.analysis.records import ArmData, StudyRecords, TrainedSegment
 from biphasic.analysis.scores.source import study_scores
-from biphasic.analysis.scores.table import AT_END
+from biphasic.analysis.scores.table import AT_END, DatasetInfo, Scores
 from biphasic.analysis.statistics.doubts import doubt_notes
-from biphasic.analysis.text import OBJECTIVES, csv_text, objective_name, plain, points_cell
-from biphasic.records import PRETRAINING
+from biphasic.analysis.text import (
+    OBJECTIVES,
+    csv_text,
+    objective_name,
+    plain,
+    points_cell,
+    short_names,
+    truncations,
+)
+from biphasic.analysis.words import words
+from biphasic.facts import LOSS_UNITS, NATS
+from biphasic.files import digest
+from biphasic.records import FEW_HELDOUT, PRETRAINING, LedgerEntry, ResultRecord
 
-ZERO_SHOT_NOTE = "Zero-shot tasks have one run, nothing random in it, and so no interval."
 _RESULT_COLUMNS = (
     "arm", "task", "metric", "learning_rate", "seed", "status", "selected", "validation", "test",
 )  # fmt: skip
@@ -128,23 +139,28 @@ def seeds_note(records: StudyRecords) -> str:
     known = [(tasks[task], score) for (_, task), score in cells if task in tasks]
     tuned = [score for task, score in known if not task.is_zero_shot]
     numbers = sorted({score.estimate.num_seeds for score in tuned if score.estimate})
-    if not numbers:
-        return "No fine-tuning has finished yet." if tuned else ZERO_SHOT_NOTE
-    seeds = count(numbers[0], "seed")
-    if len(numbers) > 1:
-        seeds = f"{numbers[0]} to {count(numbers[-1], 'seed')}"
-    how = METHODS[convention]
-    if convention == "paper":
-        how += ", as in arXiv:2507.00994"
-        if numbers[0] > 1:
-            covered = expected_coverage(numbers[0], convention="paper")
-            how += f"; with {numbers[0]} seeds it covers about {percent(round(covered, 2))}"
-    note = f"{seeds} per cell; convention '{convention}' ({how})."
-    if numbers[0] < 2:
-        note += " One seed gives no interval."
-    if any(not score.is_complete for _, score in known):
-        note += " †: runs are missing or diverged; the number is provisional."
-    return f"{note} {ZERO_SHOT_NOTE}" if any(t.is_zero_shot for t in records.tasks) else note
+    share = (
+        expected_coverage(numbers[0], convention=convention) if max(numbers[:1] or [0]) > 1 else 0
+    )
+    return words().seeds(
+        numbers, convention, METHODS[convention], round(share, 2), tuned,
+        not all(score.is_complete for _, score in known),
+        any(task.is_zero_shot for task in records.tasks),
+    )  # fmt: skip
+
+
+def heldout_losses(records: StudyRecords, scores: Scores) -> dict[str, dict[str, float]]:
+    """Return the final held-out losses of each model; those of a recipe are means over its runs."""
+    groups = scores.runs.replicates if scores.runs else ()
+    recipe_of = {model.name: group[0].name for group in groups for model in group}
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for arm in records.arms:
+        for objective, loss in arm.final_heldout.items():
+            found[recipe_of.get(arm.name, arm.name)][objective].append(loss)
+    return {
+        name: {objective: fmean(losses) for objective, losses in of_model.items()}
+        for name, of_model in found.items()
+    }
 
 
 def lowest_losses(records: StudyRecords) -> dict[str, float]:
@@ -155,3 +171,103 @@ def lowest_losses(records: StudyRecords) -> dict[str, float]:
         for name, arms in known.items()
         if arms
     }
+
+
+_MOST_NAMED = 4  # maximum arms that a note names
+
+
+def heldout_note(records: StudyRecords) -> str:
+    """Return a warning if held-out losses use very few documents; otherwise empty."""
+    data = records.study.provenance.get("data")
+    corpus = data.get("held-out corpus") if isinstance(data, dict) else None
+    number = corpus.get("documents") if isinstance(corpus, dict) else None
+    if not isinstance(number, int) or number >= FEW_HELDOUT:
+        return ""
+    return words().few_heldout(number)
+
+
+def cost_sentence(records: StudyRecords) -> str:
+    """Describe the cost of training, fine-tuning and scoring, and the savings by sharing."""
+    return words().cost(trained_segments(records), finetunings(records), zero_shot_runs(records))
+
+
+def finetunings(records: StudyRecords) -> list[ResultRecord]:
+    """Return one result for each fine-tuning."""
+    # One fine-tuning may be scored on several tasks, and zero-shot tasks have none.
+    trained: dict[tuple[str, str, str, float, int], ResultRecord] = {}
+    for result in records.results_of(records.runs):
+        if not result.is_zero_shot:
+            training = result.trained_on or result.task
+            settings = digest(result.protocol)
+            key = (result.state, training, settings, result.learning_rate, result.seed)
+            trained.setdefault(key, result)
+    return list(trained.values())
+
+
+def zero_shot_runs(records: StudyRecords) -> list[ResultRecord]:
+    """Return each result of a zero-shot task once; arms may share it."""
+    results = records.results_of(records.runs)
+    return [*{one.id: one for one in results if one.is_zero_shot}.values()]
+
+
+def cost_rows(records: StudyRecords) -> Iterator[tuple[ArmData, str, LedgerEntry, int | None]]:
+    """Yield the cost of each trained arm's phases, then their sum, `total`, if it has several."""
+    # Last is what was supervised; None for the sum of a phase on tokens and one on texts of pairs.
+    for arm in records.arms:
+        for entry in arm.ledger:
+            what = f"{entry.phase + 1} · {objective_name(entry.objective)}"
+            yield arm, what, entry, entry.supervised_tokens
+        if len(arm.ledger) > 1:
+            names = ("steps", "documents", "tokens", "supervised_tokens", "flops")
+            sums = {name: sum(getattr(entry, name) for entry in arm.ledger) for name in names}
+            total = arm.ledger[0].model_copy(update=sums)
+            on_tokens = {LOSS_UNITS.get(entry.objective, NATS) == NATS for entry in arm.ledger}
+            yield arm, "total", total, total.supervised_tokens if len(on_tokens) == 1 else None
+
+
+def trained_segments(records: StudyRecords) -> list[tuple[TrainedSegment, tuple[str, ...]]]:
+    """Return every training segment once, with the labels of the arms that build on it."""
+    segments: dict[str, TrainedSegment] = {}
+    users: dict[str, list[str]] = defaultdict(list)
+    shown = short_names(arm.label for arm in records.arms)
+    for arm in records.arms:
+        for segment in arm.segments:
+            segments[segment.state] = segment
+            users[segment.state].append(shown[arm.label])
+    return [(segment, tuple(users[state])) for state, segment in segments.items()]
+
+
+def rows_statement(records: StudyRecords) -> tuple[bool, str]:
+    """Return whether arms with the same data seed read the same rows, and a sentence about it."""
+    # Hashes cover all rows up to a state's step, so only arms of equal length are comparable.
+    by_step: dict[int, dict[tuple[int | None, str], list[str]]]
+    by_step = defaultdict(lambda: defaultdict(list))
+    shown = short_names(arm.label for arm in records.arms)
+    for arm in records.arms:
+        if arm.state is not None and arm.segments:
+            read = arm.record.seeds.get("data_seed"), arm.state.rows_sha256
+            by_step[arm.state.step][read].append(shown[arm.label])
+    agrees = all(len({seed for seed, _ in groups}) == len(groups) for groups in by_step.values())
+    return agrees, words().rows_read(by_step)
+
+
+def task_line(records: StudyRecords, scores: Scores, dataset: DatasetInfo) -> str:
+    """Describe a task, or an average, in one line."""
+    shares = scores.shares(dataset).values()
+    task = records.task(dataset.name)
+    return words().task_line(task, len(shares), len({*shares}) > 1, scores.unit)
+
+
+def task_notes(records: StudyRecords, name: str) -> list[str]:
+    """Return notes for a task's scores: transfer, overlaps, truncated inputs."""
+    task = records.task(name)
+    if task is None:
+        return []
+    # Arms differ in what the limit cuts if they have other tokenizers.
+    cuts: dict[str, list[str]] = defaultdict(list)
+    shown = short_names(arm.label for arm in records.arms)
+    for arm in records.arms:
+        results = records.results_of(records.by_cell.get((arm.name, task.name), ()))
+        for cut in dict.fromkeys(truncations(result.num_truncated) for result in results):
+            cuts[cut].append(shown[arm.label])
+    return words().task_notes(task, cuts, _MOST_NAMED).splitlines()

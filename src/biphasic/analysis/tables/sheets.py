@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Literal
 
 from biphasic.amounts import percent
-from biphasic.analysis.figures.choose import interval_note, sizes
+from biphasic.analysis.figures.chart import interval_note, sizes
 from biphasic.analysis.scores.reference import ReferenceValues, reference_values
 from biphasic.analysis.scores.source import PAPER_SOURCE
 from biphasic.analysis.scores.table import AT_END, DatasetInfo, ModelInfo, Scores, grouped
 from biphasic.analysis.statistics.compare import indistinguishable
 from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.text import flat, score_text
+from biphasic.analysis.words import words
 
 Mark = Literal["best", "level"]
 _LEVEL = "≈"
@@ -36,9 +37,6 @@ class Sheet:
     name: str  # unique among tables; letters, digits and hyphens
     title: str
     notes: tuple[str, ...]
-    head_columns: tuple[str, ...]
-    # The factors that distinguish each model within the table, by `head_columns`.
-    heads: Mapping[str, tuple[str, ...]]
     datasets: tuple[DatasetInfo, ...]  # one column each
     blocks: Sequence[tuple[ModelInfo, ...]]  # groups of models that are compared with each other
     # Whether a score is the best of its block and column, or not clearly below the best.
@@ -47,11 +45,11 @@ class Sheet:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Headings: distinguishing factors, then datasets, with metrics if they differ."""
+        """Headings: the model, then datasets, with metrics if they differ."""
         is_one = len({dataset.metric for dataset in self.datasets}) == 1
         names = ("Average" if dataset.is_average else dataset.name for dataset in self.datasets)
         metrics = ("" if is_one else f", {d.metric_facts.title}" for d in self.datasets)
-        return (*self.head_columns, *map("".join, zip(names, metrics, strict=True)))
+        return ("Model", *map("".join, zip(names, metrics, strict=True)))
 
     def text(self, model: str, dataset: str, escape: Callable[[str], str], bold: str) -> str:
         """Write a score with its signs: level with the best, provisional, the paper's value."""
@@ -106,7 +104,6 @@ def _sheet(scores: Scores, group: str | None, task: str, values: ReferenceValues
     group = group or ""
     datasets = tuple(dataset for dataset in scores.datasets if dataset.task == task)
     is_paper = scores.source == PAPER_SOURCE
-    columns, heads, constant = _heads(models, with_labels=not is_paper)
     blocks = _blocks(models)
     marked: dict[tuple[str, str], Mark] = {
         (name, dataset.name): mark
@@ -119,22 +116,17 @@ def _sheet(scores: Scores, group: str | None, task: str, values: ReferenceValues
     title = f"{heading or flat(scores.source)}: {category}"
     if len({dataset.metric for dataset in datasets}) == 1:
         title += f", {datasets[0].metric_facts.title}"
-    notes = (
-        *([f"All models: {', '.join(constant)}."] if constant else []),
-        *_notes(scores, models, datasets, values, num_blocks=len(blocks)),
-        *doubt_notes(scores, models=models, datasets=datasets),
-    )
+    notes = tuple(_notes(scores, models, datasets, values, num_blocks=len(blocks)))
     baselines = tuple(
         model
         for model in scores.baselines
         if any(scores.get(model.name, dataset.name).estimate for dataset in datasets)
     )
-    heads |= {model.name: (model.label, *("–" for _ in columns[1:])) for model in baselines}
     if baselines:
         blocks.append(baselines)
     name = "".join(c if c.isascii() and c.isalnum() else "-" for c in f"{group}-{task}".lower())
     name = "-".join(filter(None, name[:80].split("-"))) or "table"
-    return Sheet(scores, name, title, notes, columns, heads, datasets, blocks, marked, values)
+    return Sheet(scores, name, title, notes, datasets, blocks, marked, values)
 
 
 def _blocks(models: Sequence[ModelInfo]) -> list[tuple[ModelInfo, ...]]:
@@ -150,46 +142,17 @@ def _blocks(models: Sequence[ModelInfo]) -> list[tuple[ModelInfo, ...]]:
     return [tuple(models)]
 
 
-def _factors(model: ModelInfo) -> dict[str, str]:
-    """Return a model's factors as texts, the most informative first."""
-    return {
-        "Size": model.size or "–",
-        "Began with": model.start or "–",
-        "Further steps": f"{model.continued_steps:,}",
-        "Objective": model.objective or "–",
-        "Masked": "–" if model.mask_rate is None else percent(model.mask_rate),
-        "Steps": f"{model.total_steps:,}",
-        "CLM steps": f"{model.clm_steps:,}",
-        "MLM steps": f"{model.mlm_steps:,}",
-    }
-
-
-def _heads(
-    models: Sequence[ModelInfo], *, with_labels: bool
-) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]], list[str]]:
-    """Choose the columns that distinguish models; return names, texts by model, shared texts."""
-    factors = {model.name: _factors(model) for model in models}
-    rows, chosen = list(factors.values()), list[str]()
-    for column in rows[0] if rows and not with_labels else ():
-        # Factors that vary and do not follow from those already chosen.
-        known = {tuple(row[name] for name in chosen) for row in rows}
-        refined = {tuple(row[name] for name in (*chosen, column)) for row in rows}
-        if len(refined) > len(known):
-            chosen.append(column)
-    texts = {name: tuple(parts[column] for column in chosen) for name, parts in factors.items()}
-    if with_labels or len(set(texts.values())) < len(texts):
-        labels = {model.name: (model.label,) for model in models}
-        texts = {name: labels[name] + parts for name, parts in texts.items()}
-        chosen = ["Model", *chosen]
+def _constants(models: Sequence[ModelInfo]) -> list[str]:
+    """Return what all models have in common: size, masking rate, steps."""
     shared = []
     if len(sizes(models)) == 1 and models[0].size:
         shared.append(flat(models[0].size))
     rates = {model.mask_rate for model in models if model.mask_rate is not None}
-    if len(rates) == 1 and "Masked" not in chosen:
+    if len(rates) == 1:
         shared.append(f"{percent(rates.pop())} of tokens masked in MLM")
     if len({model.total_steps for model in models}) == 1:
         shared.append(f"{models[0].total_steps:,} steps")
-    return tuple(chosen), texts, shared
+    return shared
 
 
 def _notes(
@@ -199,18 +162,11 @@ def _notes(
     values: ReferenceValues,
     *,
     num_blocks: int,
-) -> Iterator[str]:
-    yield f"Mean (half-width of its interval), percent points. {interval_note(scores)}"
-    if num_blocks > 1:
-        yield "Models are compared within a block, a column at a time."
-    how = {
-        "paper": "their intervals overlap",
-        "standard": f"an exploratory test over {scores.unit}s, and over test examples where these "
-        "are known, corrected for all pairs, does not separate them",
-    }[scores.convention]
-    yield f"Bold: the best. ≈: no clear difference from it ({how}, or one has no interval)."
+) -> list[str]:
     keys = [(model.name, dataset.name) for model in models for dataset in datasets]
-    if any(not scores.get(*key).is_complete for key in keys):
-        yield "†: runs are missing or diverged; the number is provisional."
-    if any(key in values for key in keys):
-        yield f"paper: the same model and dataset in {PAPER_SOURCE}."
+    is_incomplete = any(not scores.get(*key).is_complete for key in keys)
+    has_paper, intervals = any(key in values for key in keys), interval_note(scores)
+    notes = words().sheet(
+        scores, _constants(models), num_blocks, is_incomplete, has_paper, PAPER_SOURCE, intervals
+    )
+    return [*notes.splitlines(), *doubt_notes(scores, models=models, datasets=datasets)]

@@ -15,18 +15,13 @@ from biphasic.analysis.scores.table import AT_END, DatasetInfo, Score, Scores
 from biphasic.analysis.statistics.compare import Family, family_of, ranked, unscored
 from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.statistics.variance import variance_split
-from biphasic.analysis.tables.results import ZERO_SHOT_NOTE
-from biphasic.analysis.tables.sentences import (
+from biphasic.analysis.text import flat, listing, plain, score_text
+from biphasic.analysis.words import (
     comparison_sentence,
     coverage_sentence,
-    detectable_sentence,
-    examples_sentence,
-    method_sentence,
-    pretraining_sentence,
     selection_sentence,
-    source_sentence,
+    words,
 )
-from biphasic.analysis.text import flat, listing, plain, score_text
 
 _MOST_NAMED = 6  # models of a group that are named; of larger groups, only the ranks
 
@@ -61,8 +56,6 @@ def score_tables(scores: Scores) -> Iterator[Table]:
 
 def notes(scores: Scores) -> list[str]:
     """Explain how to read the tables."""
-    if scores.is_by_example:
-        return ["Means in percent points; the best in bold."]
     cells = scores.cells.values()
     zero_shot = {d.name for d in scores.datasets if d.is_zero_shot and scores.unit == "seed"}
     estimates = [
@@ -71,21 +64,16 @@ def notes(scores: Scores) -> list[str]:
         if cell.estimate is not None and dataset not in zero_shot
     ]
     seeds = [one.num_seeds for one in estimates if one.half_width is not None]
-    sentences = ["Mean (half-width of the 95 % interval) in percent points; the best in bold."]
-    if seeds:
-        sentences.append(coverage_sentence(scores.convention, min(seeds), scores.unit))
-    if len(seeds) < len(estimates):
-        sentences.append(f"A mean without an interval rests on one {scores.unit}.")
-    if zero_shot:
-        sentences.append(ZERO_SHOT_NOTE)
+    coverage = seeds and coverage_sentence(scores.convention, min(seeds), scores.unit)
+    known = {"coverage": coverage, "is_lacking": len(seeds) < len(estimates),
+             "has_zero_shot": bool(zero_shot)}  # fmt: skip
     by_set: dict[str, list[str]] = {}
     for dataset in scores.datasets:
         if dataset.trained_on:
             by_set.setdefault(dataset.trained_on, []).append(flat(dataset.name))
-    sentences += [f"Fine-tuned on {flat(name)}: {listing(sets)}." for name, sets in by_set.items()]
-    sentences.append(pretraining_sentence(scores))
-    if scores.replicates:
-        sentences.append("--by-pretraining compares recipes, over their pretraining runs.")
+    sentences = words().reading(scores, known, by_set).splitlines()
+    if scores.is_by_example:
+        return sentences
     sentences += doubt_notes(scores)
     if any(c.estimate is not None and not c.is_complete for c in cells):
         sentences.append("†: provisional, as runs are missing, diverged or were omitted.")
@@ -103,7 +91,7 @@ def comparison_lines(scores: Scores) -> Iterator[str]:
         yield f"{plain(dataset.name)}:"
         if family.is_too_large:
             planned = [comparison_sentence(one, scores.short_labels) for one in family.of_plan]
-            yield from (f"  {text}" for text in (*planned, method_sentence(family)))
+            yield from (f"  {text}" for text in (*planned, words().method(family)))
             continue
         best, closest = plain(scores.labels[order[0]]), comparisons[0]
         yield from (
@@ -116,16 +104,16 @@ def comparison_lines(scores: Scores) -> Iterator[str]:
         absent = [plain(scores.labels[name]) for name in unscored(scores, dataset.name)]
         of_seeds = (
             selection_sentence(scores, dataset.name),
-            *(source_sentence(source) for source in variance_split(scores, dataset.name)),
+            *map(words().source, variance_split(scores, dataset.name)),
         )
         sentences = (
             f"{what}: {comparison_sentence(closest, scores.short_labels)}",
-            examples_sentence(closest),
-            detectable_sentence(closest),
+            words().examples(closest),
+            words().detectable(closest),
             f"{best} is clearly above {clear} of {len(comparisons)} other models.",
             absent and f"Without a score: {listing(absent, most=_MOST_NAMED)}.",
             _groups_sentence(scores, family),
-            method_sentence(family),
+            words().method(family),
             *(() if scores.is_by_example else of_seeds),
         )
         yield from (f"  {sentence}" for sentence in sentences if sentence)
@@ -143,8 +131,7 @@ def _groups_sentence(scores: Scores, family: Family) -> str:
         else f"ranks {start + 1} to {end + 1}"
         for start, end in _alike(is_clear)
     ]
-    alike = f"{(~np.diagonal(is_clear, 1)).sum()} of {num} neighbouring ranks cannot be told apart"
-    return f"{alike}{'; groups without a clear difference: ' * bool(names)}{'; '.join(names)}."
+    return words().groups((~np.diagonal(is_clear, 1)).sum(), num, names)
 
 
 def _clear_pairs(scores: Scores, family: Family) -> NDArray[np.bool_]:

@@ -57,7 +57,7 @@
 
   // ---- Numbers: one stop for the Tab key per group, arrows within it.
   function rows(group) {
-    return Array.from(group.querySelectorAll("tbody tr, li"), (row) =>
+    return Array.from(group.querySelectorAll("tbody tr"), (row) =>
       Array.from(row.querySelectorAll("button.value")));
   }
 

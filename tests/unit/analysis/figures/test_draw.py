@@ -16,8 +16,7 @@ from PIL import Image
 
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.catalog import run_figures, score_figures
-from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series
-from biphasic.analysis.figures.choose import arm_styles
+from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, arm_styles
 from biphasic.analysis.figures.draw import (
     PAIRS,
     PHONE,
@@ -29,8 +28,7 @@ from biphasic.analysis.figures.draw import (
     to_bytes,
     to_svg,
 )
-from biphasic.analysis.figures.losses import study_losses
-from biphasic.analysis.figures.rates import rates_of_arms
+from biphasic.analysis.figures.runs import rates_of_arms, study_losses
 from biphasic.analysis.figures.strips import draw_strips
 from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import paper_scores, study_scores

@@ -10,11 +10,14 @@ from fake_study import ARMS, FakeStudy
 
 from biphasic.analysis.curves import Curve
 from biphasic.analysis.figures.catalog import run_figures, score_figures
-from biphasic.analysis.figures.chart import Chart, Skipped
-from biphasic.analysis.figures.choose import interval_note
-from biphasic.analysis.figures.losses import continued_losses, study_losses
-from biphasic.analysis.figures.progress import scores_by_train_examples
-from biphasic.analysis.figures.rates import rates_of_arms, scores_by_learning_rate
+from biphasic.analysis.figures.chart import Chart, Skipped, interval_note
+from biphasic.analysis.figures.factors import scores_by_train_examples
+from biphasic.analysis.figures.runs import (
+    continued_losses,
+    rates_of_arms,
+    scores_by_learning_rate,
+    study_losses,
+)
 from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import DatasetInfo, Score

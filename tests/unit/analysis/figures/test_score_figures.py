@@ -10,18 +10,15 @@ from grid_scores import DATASETS, grid_models, grid_scores, model
 import biphasic
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.catalog import score_figures
-from biphasic.analysis.figures.chart import Chart, Skipped, points_csv
-from biphasic.analysis.figures.choose import recipe_looks
+from biphasic.analysis.figures.chart import Chart, Skipped, points_csv, recipe_looks
 from biphasic.analysis.figures.factors import (
-    mask_rate_sensitivity,
-    scores_by_clm_share,
-    scores_by_mask_rate,
-    scores_by_size,
-)
-from biphasic.analysis.figures.progress import (
     continued_at_one_budget,
     continued_by_budget,
+    mask_rate_sensitivity,
+    scores_by_clm_share,
     scores_by_flops,
+    scores_by_mask_rate,
+    scores_by_size,
     scores_by_step,
 )
 from biphasic.analysis.scores.source import paper_scores

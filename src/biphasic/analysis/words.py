@@ -1,4 +1,4 @@
-"""Sentences about comparisons and intervals; their words are in `templates/words.j2`."""
+"""Templates with their filters, and the sentences of `templates/words.j2`."""
 
 from __future__ import annotations
 
@@ -8,31 +8,49 @@ from typing import Any
 
 import jinja2
 
-from biphasic.amounts import count, number, probability
+from biphasic.amounts import (
+    amount,
+    count,
+    duration,
+    number,
+    p_value,
+    percent,
+    probability,
+    rate,
+    scientific,
+)
 from biphasic.analysis.estimate import METHODS, expected_coverage
 from biphasic.analysis.scores.table import Scores
-from biphasic.analysis.statistics.compare import MOST_ARMS, Family, ModelComparison
+from biphasic.analysis.statistics.compare import MOST_ARMS, ModelComparison
 from biphasic.analysis.statistics.contrast import FEWEST
-from biphasic.analysis.statistics.variance import SpreadSource
-from biphasic.analysis.text import listing, short
+from biphasic.analysis.text import flat, listing, metric_name, objective_name, short
 from biphasic.records import Convention
+
+
+def environment(**options: Any) -> jinja2.Environment:
+    """Return an environment of the package's templates; `options` are those of jinja."""
+    made = jinja2.Environment(  # noqa: S701 - a page asks for it, other templates use their filters
+        loader=jinja2.PackageLoader("biphasic.analysis"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        **options,
+    )
+    made.globals.update(count=count, fewest=FEWEST, most_arms=MOST_ARMS)
+    made.filters.update(
+        amount=amount, duration=duration, flat=flat, grouped="{:,}".format, listing=listing,
+        rate=rate, metric=metric_name, number=number, objective=objective_name, p_value=p_value,
+        points="{:+z.2f}".format, percent=percent, probability=probability,
+        scientific=scientific, short=short,
+    )  # fmt: skip
+    return made
 
 
 @cache
 def words() -> Any:
     """Return the macros of `templates/words.j2`, which return texts."""
-    environment = jinja2.Environment(  # noqa: S701 - sentences are escaped where they are shown
-        loader=jinja2.PackageLoader("biphasic.analysis"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(count=count)
-    environment.filters.update(
-        number=number, probability=probability, listing=listing, grouped="{:,}".format,
-        points="{:+z.2f}".format,
-    )  # fmt: skip
-    return environment.get_template("words.j2").module
+    # Sentences are escaped where they are shown.
+    return environment().get_template("words.j2").module
 
 
 def comparison_sentence(
@@ -45,35 +63,11 @@ def comparison_sentence(
     return words().comparison(comparison, *shown)
 
 
-def examples_sentence(comparison: ModelComparison) -> str:
-    """Describe how much of the error comes from test examples, or why that is unknown."""
-    return words().examples(comparison)
-
-
-def detectable_sentence(comparison: ModelComparison) -> str:
-    """Describe the smallest difference that could have been clear; empty if unknown."""
-    return words().detectable(comparison)
-
-
-def method_sentence(family: Family) -> str:
-    """Describe how the variance over pretraining runs was pooled, or why not; empty for seeds."""
-    return words().method(family, MOST_ARMS, FEWEST)
-
-
 def coverage_sentence(convention: Convention, num_seeds: int, unit: str = "seed") -> str:
     """Describe how often intervals of a convention cover the truth."""
     # `num_seeds` is the smallest number of seeds, or of another `unit`, of any interval.
-    if num_seeds < 2:
-        return f"One {unit} gives no interval."
-    covered = f"{100 * expected_coverage(num_seeds, convention=convention):.0f}"
-    claim = f"cover the true mean about {covered} times in 100 with {num_seeds} {unit}s"
-    short_of = "" if covered == "95" else ", not 95"
-    return f"Intervals by convention '{convention}' ({METHODS[convention]}) {claim}{short_of}."
-
-
-def pretraining_sentence(scores: Scores) -> str:
-    """Describe what intervals do not cover."""
-    return words().pretraining(scores)
+    share = expected_coverage(num_seeds, convention=convention) if num_seeds > 1 else 0.0
+    return words().coverage(convention, METHODS[convention], num_seeds, unit, f"{100 * share:.0f}")
 
 
 def selection_sentence(scores: Scores, dataset: str) -> str:
@@ -99,8 +93,3 @@ def selection_gains(scores: Scores, dataset: str) -> dict[str, float]:
             difference = sum(score.by_seed[seed] - score.at_one_rate[seed] for seed in common)
             gains[model.name] = difference / len(common)
     return gains
-
-
-def source_sentence(source: SpreadSource) -> str:
-    """Describe how much one source of spread contributes, or why that is unknown."""
-    return words().source(source)
