@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -21,8 +20,6 @@ from biphasic.amounts import (
 )
 from biphasic.analysis.estimate import METHODS, expected_coverage
 from biphasic.analysis.scores.table import Scores
-from biphasic.analysis.statistics.compare import MOST_ARMS, ModelComparison
-from biphasic.analysis.statistics.contrast import FEWEST
 from biphasic.analysis.text import flat, listing, metric_name, objective_name, short
 from biphasic.records import Convention
 
@@ -36,7 +33,7 @@ def environment(**options: Any) -> jinja2.Environment:
         lstrip_blocks=True,
         **options,
     )
-    made.globals.update(count=count, fewest=FEWEST, most_arms=MOST_ARMS)
+    made.globals.update(count=count)
     made.filters.update(
         amount=amount, duration=duration, flat=flat, grouped="{:,}".format, listing=listing,
         rate=rate, metric=metric_name, number=number, objective=objective_name, p_value=p_value,
@@ -51,16 +48,6 @@ def words() -> Any:
     """Return the macros of `templates/words.j2`, which return texts."""
     # Sentences are escaped where they are shown.
     return environment().get_template("words.j2").module
-
-
-def comparison_sentence(
-    comparison: ModelComparison, labels: Mapping[str, str] | None = None
-) -> str:
-    """Describe by how much one model is above another, and how certainly."""
-    # `labels` are short display names.
-    names = (comparison.first, comparison.second)
-    shown = ((labels or {}).get(name) or short(name) for name in names)
-    return words().comparison(comparison, *shown)
 
 
 def coverage_sentence(convention: Convention, num_seeds: int, unit: str = "seed") -> str:

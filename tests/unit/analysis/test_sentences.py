@@ -13,9 +13,8 @@ from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, at_one_rate
 from biphasic.analysis.statistics.compare import family_of
 from biphasic.analysis.statistics.variance import SpreadSource
-from biphasic.analysis.tables.text import notes
+from biphasic.analysis.tables.text import comparison_sentence, notes
 from biphasic.analysis.words import (
-    comparison_sentence,
     coverage_sentence,
     selection_gains,
     selection_sentence,

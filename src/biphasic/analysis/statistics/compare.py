@@ -15,14 +15,21 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from biphasic.amounts import count
 from biphasic.analysis.estimate import LEVEL, Estimate, estimate
 from biphasic.analysis.scores.table import DatasetInfo, Planned, Scores
-from biphasic.analysis.statistics.contrast import Blocks, Contrast, blocks_for, blocks_of, contrast
+from biphasic.analysis.statistics.contrast import (
+    FEWEST,
+    Blocks,
+    Contrast,
+    blocks_for,
+    blocks_of,
+    contrast,
+)
 from biphasic.analysis.statistics.crossed import are_alike
 from biphasic.analysis.statistics.pair_tests import Corrected, corrected_pairs, holm, welch
 from biphasic.analysis.statistics.paired import NO_SPREAD
@@ -227,6 +234,9 @@ MOST_ARMS = 300  # of a family of all pairs; of more, planned comparisons alone 
 @dataclass(frozen=True, eq=False)
 class Family:
     """All pairs of some models on a dataset, whose p values are corrected together."""
+
+    most: ClassVar = MOST_ARMS
+    fewest: ClassVar = FEWEST  # whose variance is pooled
 
     scores: Scores
     dataset: DatasetInfo

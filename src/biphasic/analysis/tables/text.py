@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,17 @@ from rich.text import Text
 
 from biphasic.analysis.estimate import LEVEL, Estimate
 from biphasic.analysis.scores.table import AT_END, DatasetInfo, Score, Scores
-from biphasic.analysis.statistics.compare import Family, family_of, ranked, unscored
+from biphasic.analysis.statistics.compare import (
+    Family,
+    ModelComparison,
+    family_of,
+    ranked,
+    unscored,
+)
 from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.statistics.variance import variance_split
-from biphasic.analysis.text import flat, listing, plain, score_text
+from biphasic.analysis.text import flat, listing, plain, score_text, short
 from biphasic.analysis.words import (
-    comparison_sentence,
     coverage_sentence,
     selection_sentence,
     words,
@@ -78,6 +83,16 @@ def notes(scores: Scores) -> list[str]:
     if any(c.estimate is not None and not c.is_complete for c in cells):
         sentences.append("†: provisional, as runs are missing, diverged or were omitted.")
     return sentences
+
+
+def comparison_sentence(
+    comparison: ModelComparison, labels: Mapping[str, str] | None = None
+) -> str:
+    """Describe by how much one model is above another, and how certainly."""
+    # `labels` are short display names.
+    names = (comparison.first, comparison.second)
+    shown = ((labels or {}).get(name) or short(name) for name in names)
+    return words().comparison(comparison, *shown)
 
 
 def comparison_lines(scores: Scores) -> Iterator[str]:
