@@ -83,7 +83,7 @@ def corrected_pairs(
     alone, *pooled = by_each_variance(means, own, num, known, blocks=[blocks] if blocks else [])
     has_spread = (num > 1) & (own * num > NO_SPREAD**2)
     over_seeds = np.where(has_spread, alone.p_over_seeds, np.nan)
-    _test_means(scores, models, dataset.name, over_seeds, np.flatnonzero(num == 0))
+    _test_means(scores, models, dataset.name, over_seeds, np.flatnonzero(num == 0).tolist())
     values = np.where(np.isnan(alone.p_value), over_seeds, alone.p_value)
     if without_seeds:
         values[are_alike(means, np.sqrt(known.examples))] = np.nan
@@ -114,7 +114,7 @@ def corrected_pairs(
 
 def pair_differences(
     scores: Scores, models: Sequence[str], dataset: str
-) -> tuple[Array, Array, NDArray[np.int64]]:
+) -> tuple[Array, Array, Array]:
     """Return means of paired seeds, their squared standard errors over seeds, and their number."""
     by_seed = [scores.get(model, dataset).by_seed or {} for model in models]
     seeds = sorted({seed for row in by_seed for seed in row})
@@ -123,7 +123,7 @@ def pair_differences(
     differences = table.reshape(len(models), len(seeds))
     differences = differences[firsts] - differences[seconds]
     is_there = ~np.isnan(differences)
-    num = is_there.sum(axis=1)
+    num = is_there.sum(axis=1).astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         means = np.where(is_there, differences, 0.0).sum(axis=1) / num
         squares = np.where(is_there, (differences - means[:, None]) ** 2, 0.0).sum(axis=1)
@@ -131,7 +131,7 @@ def pair_differences(
 
 
 def _test_means(
-    scores: Scores, models: Sequence[str], dataset: str, p_values: Array, places: Array
+    scores: Scores, models: Sequence[str], dataset: str, p_values: Array, places: Sequence[int]
 ) -> None:
     """Enter the p values of pairs without a common seed, by their means alone."""
     firsts, seconds = np.triu_indices(len(models), k=1)
