@@ -30,7 +30,7 @@ from biphasic.model.shape import architecture_shape
 from biphasic.pydocs.documents import load_documents
 from biphasic.pydocs.tasks import build_tasks
 from biphasic.tasks.encoding import Encoder, new_head
-from biphasic.tasks.finetune import EncodedTask, encode_task
+from biphasic.tasks.finetune import Learner, encode_task
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.training.memory import tune_allocator
@@ -90,7 +90,7 @@ def measure_scoring(setting: Setting, kind: str) -> dict[str, float]:
     }
 
 
-def score(task: EncodedTask, encoder: Encoder, head: nn.Module) -> float:
+def score(task: Learner, encoder: Encoder, head: nn.Module) -> float:
     """Score validation and test; return the seconds."""
     began = time.perf_counter()
     with torch.inference_mode():

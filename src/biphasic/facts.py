@@ -111,7 +111,8 @@ def facts_of(kind: str, recorded: KindFacts | None = None) -> KindFacts:
 
 def facts_to_record(kind: str, facts: KindFacts) -> KindFacts | None:
     """Return what a record must say about a kind; None for the first kinds."""
-    return None if FIRST_KINDS.get(kind) == facts else facts
+    plain = KindFacts(facts.title, facts.metrics, facts.is_trained)
+    return None if FIRST_KINDS.get(kind) == plain else plain
 
 
 NATS = "nats per token"

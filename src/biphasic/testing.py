@@ -64,7 +64,7 @@ from biphasic.plugins import (
 from biphasic.seeds import stream, uniforms
 from biphasic.tasks.encoding import Encoder, new_head
 from biphasic.tasks.folder import load_task
-from biphasic.tasks.kinds.kind import EncodedTask, SplitScores, TaskKind, wrong_scores
+from biphasic.tasks.kinds.kind import Learner, SplitScores, TaskKind, wrong_scores
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.source import prepare_task
@@ -501,7 +501,7 @@ class KindRules(Rules):
         if load_task(self.folder) != self.task:
             yield "a second reading gives other examples"
         for split in self.kind.splits(trained_on=None):
-            if len([*self.kind.inputs(self.task, split)]) < self.task.num_examples(split):
+            if len([*self.kind.examples.inputs(self.task, split)]) < self.task.num_examples(split):
                 yield f"inputs leaves out examples of the {split} split"
 
     def encode(self) -> Problems:
@@ -553,7 +553,7 @@ class KindRules(Rules):
     @cached_property
     def _encoder(self) -> Encoder:
         """A model with random weights and the tokens of the task."""
-        parts = self.kind.inputs(self.task, "test")
+        parts = self.kind.examples.inputs(self.task, "test")
         texts = [part if isinstance(part, str) else " ".join(part) for part in parts]
         tokenizer = train_tokenizer(texts, vocab_size=400)
         model = _new_model(tokenizer, _PROTOCOL.max_seqlen)
@@ -562,13 +562,13 @@ class KindRules(Rules):
         weights = dict(model.named_parameters())
         save_tensors(weights, self.work / "model.safetensors", {"format": "pt"})
         tokenizer.save_with_model(self.work)
-        return Encoder(self.kind.load(self.work, _PROTOCOL).eval(), tokenizer.pad_id)
+        return Encoder(self.kind.learner.load(self.work, _PROTOCOL).eval(), tokenizer.pad_id)
 
-    def _encoded(self) -> EncodedTask:
+    def _encoded(self) -> Learner:
         tokenizer = TextTokenizer.load(self._encoder and self.work)
-        return self.kind.encode(load_task(self.folder), tokenizer, protocol=_PROTOCOL)
+        return self.kind.learner(load_task(self.folder), tokenizer, protocol=_PROTOCOL)
 
-    def _head(self, task: EncodedTask) -> nn.Module:
+    def _head(self, task: Learner) -> nn.Module:
         width, generator = self._encoder.model.config.hidden_size, torch.Generator().manual_seed(0)
         return new_head(width, task.num_outputs, generator=generator)
 

@@ -5,16 +5,10 @@ from typing import TypeVar
 
 from golden_text import Draws
 
-from biphasic.tasks.records import (
-    Answer,
-    AnsweredText,
-    ExampleTask,
-    Question,
-    RetrievalTask,
-    TaggedSentence,
-    Task,
-    TaskInfo,
-)
+from biphasic.tasks.kinds.questions import Answer, Question
+from biphasic.tasks.kinds.tagging import TaggedSentence
+from biphasic.tasks.kinds.text import AnsweredText
+from biphasic.tasks.records import ExampleTask, RetrievalTask, Task, TaskInfo
 
 _SIZES = {"train": 96, "validation": 24, "test": 24}
 _TAGS = ("O", "B-LOC", "B-PER", "I-PER")

@@ -24,16 +24,10 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.encoding import Encoder, encode_texts
 from biphasic.tasks.finetune import encode_task
+from biphasic.tasks.kinds.questions import Answer, Question
+from biphasic.tasks.kinds.tagging import TaggedSentence
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import (
-    SPLITS,
-    Answer,
-    ExampleTask,
-    Question,
-    RetrievalTask,
-    TaggedSentence,
-    TaskInfo,
-)
+from biphasic.tasks.records import SPLITS, ExampleTask, RetrievalTask, TaskInfo
 
 # Beside the checkout; none of it is part of the project.
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "tasks"

@@ -21,8 +21,9 @@ from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.encoding import Encoder, encode_texts
 from biphasic.tasks.finetune import FinetuneRun, encode_task, finetune_group
 from biphasic.tasks.kinds.kind import SplitScores
+from biphasic.tasks.kinds.text import AnsweredText
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, AnsweredText, ExampleTask, TaskInfo
+from biphasic.tasks.records import SPLITS, ExampleTask, TaskInfo
 from rounding import assert_as_exact, exactly
 
 Documents = list[NDArray[np.int64]]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from biphasic.export.push import Upload
     from biphasic.tasks.embedding import Embedder
-    from biphasic.tasks.finetuned import FinetunedModel
+    from biphasic.tasks.encoding import FinetunedModel
     from biphasic.tasks.inputs import Source
     from biphasic.tasks.language import Fillings, LanguageModel, PairScores
     from biphasic.tasks.predict import Predictions

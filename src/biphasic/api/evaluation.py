@@ -245,7 +245,7 @@ class Finetune(Grid):
         )
         planned = plan.tasks[0]
         kind = KINDS[planned.info.kind]
-        if not kind.facts.is_trained and not kind.is_cosine:
+        if not kind.facts.is_trained and not kind.facts.is_cosine:
             raise ConfigError(
                 f"a task of kind {planned.info.kind} trains nothing and reads no vectors, so there "
                 "is no model to write; 'evaluate' scores it",

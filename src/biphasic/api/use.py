@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from biphasic.export.push import Upload
     from biphasic.export.write import Format
     from biphasic.tasks.encode import Vectors
-    from biphasic.tasks.finetuned import FinetunedModel
+    from biphasic.tasks.encoding import FinetunedModel
     from biphasic.tasks.inputs import Source
     from biphasic.tasks.predict import Predictions
 

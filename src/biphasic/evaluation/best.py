@@ -105,7 +105,7 @@ def announcement(task: PlannedTask, *, num_runs: int, num_missing: int) -> str:
     if protocol.is_probe:
         return f"{task.info.name}: a linear model is fitted on the states of the frozen encoder"
     num_read = protocol.num_read(training.epoch or 0)
-    noun = KINDS[training.info.kind].trained_unit
+    noun = KINDS[training.info.kind].facts.trained_unit
     steps = protocol.num_steps(num_read)
     passes = steps / math.ceil(num_read / protocol.batch_size)
     times = "once" if 0.95 <= passes < 1.05 else f"{passes:.2g} times"

@@ -174,7 +174,7 @@ class Evaluation(Shown):
 
         With half of its width; 0 without one.
         """
-        [run], unit = self.selected, KINDS[self.task.kind].unit
+        [run], unit = self.selected, KINDS[self.task.kind].facts.unit
         try:
             path = result_folder(self.folder.parent, run.id) / EXAMPLES
             ids, clusters, scores = read_run(path, self.metric, run, self.task.name)

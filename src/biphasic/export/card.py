@@ -32,9 +32,9 @@ from biphasic.files import read_json, write_text
 from biphasic.model.loading.directions import is_open
 from biphasic.records import objectives_of
 from biphasic.store import CARD, RESULT
-from biphasic.tasks.finetuned import HeadRecord
-from biphasic.tasks.kinds.kind import TaskKind
+from biphasic.tasks.kinds.kind import Facts
 from biphasic.tasks.kinds.registry import KINDS
+from biphasic.tasks.records import HeadRecord
 from biphasic.tasks.rows.templates import PAIR_TEMPLATE
 from biphasic.tasks.trained_vectors import TrainedVectors
 
@@ -177,7 +177,7 @@ def write_fitted_card(folder: Path, record: HeadRecord, *, name: str, difference
         in_points = {name: 100 * share for name, share in record.baselines.items()}
         baselines = baseline_sentences(in_points, 100 * record.test[record.metric])
     template = record.template
-    if kind.is_pooled and not template and len(record.fields) > 1:
+    if kind.facts.is_pooled and not template and len(record.fields) > 1:
         template = PAIR_TEMPLATE
     has_pooling = record.form == "sentence-transformers"
     _write_card(
@@ -200,15 +200,17 @@ def write_fitted_card(folder: Path, record: HeadRecord, *, name: str, difference
         base_model=record.model,
         metadata={
             "library_name": "sentence-transformers" if has_pooling else "transformers",
-            "pipeline_tag": kind.pipeline,
+            "pipeline_tag": kind.facts.pipeline,
             "tags": ["custom_code"] if record.needs_code else None,
         },
         record=record,
         kind=kind,
-        does=kind.does.format(number=len(record.labels)),
+        does=kind.facts.does.format(number=len(record.labels)),
         auto_class=_CLASSES.get(record.form),
-        template=json.dumps(template, ensure_ascii=False) if kind.is_pooled and template else "",
-        reads_pairs=kind.is_pooled and len(record.fields) > 1,
+        template=json.dumps(template, ensure_ascii=False)
+        if kind.facts.is_pooled and template
+        else "",
+        reads_pairs=kind.facts.is_pooled and len(record.fields) > 1,
         splits=[*held],
         score_rows=[
             [
@@ -262,7 +264,8 @@ def _eval_result(
     note: str = "",
 ) -> EvalResult:
     """Return a score in the hub's format: a share from 0 to 1, as `evaluate` reports metrics."""
-    known = KINDS.get(kind, TaskKind)  # results may be of a kind that is not installed here
+    # Results may be of a kind that is not installed here.
+    known = KINDS[kind].facts if kind in KINDS else Facts("", ())
     return EvalResult(
         task_type=known.hub_task or known.pipeline,
         task_name=facts.title,

@@ -37,7 +37,7 @@ from biphasic.tasks.kinds.kind import TaskKind
 from biphasic.tasks.kinds.questions import QuestionAnswering
 from biphasic.tasks.kinds.retrieval import Retrieval
 from biphasic.tasks.kinds.tagging import Tagging
-from biphasic.tasks.rows.content import TaskContent
+from biphasic.tasks.records import TaskContent
 
 SPLITS: tuple[Split, ...] = ("test", "validation", "train")
 TASKS_VERSION = 2  # increase by hand whenever the same documents would give different tasks

@@ -18,6 +18,8 @@ from biphasic.errors import TrainingError
 from biphasic.model.compute.forward import batching_of, hidden_states, padded_states
 from biphasic.model.compute.layers import recorded_states
 from biphasic.model.compute.pooling import Pooling
+from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import HeadRecord
 from biphasic.training.memory import release_excess
 
 # Training rows are as long as the batch's longest sequence, rounded up to this many tokens.
@@ -97,6 +99,17 @@ class Encoder:
                 found = hidden[torch.from_numpy(ends).to(device)]
             vectors[torch.from_numpy(indices).to(device)] = found
         return vectors
+
+
+@dataclass(frozen=True)
+class FinetunedModel:
+    """A fine-tuned model, ready to predict."""
+
+    record: HeadRecord
+    protocol: FinetuneProtocol  # how its inputs are encoded
+    tokenizer: TextTokenizer
+    encoder: Encoder
+    head: nn.Module  # takes pooled or single states in fp32
 
 
 def mean_pool(hidden: Tensor, spans: NDArray[np.int64]) -> Tensor:

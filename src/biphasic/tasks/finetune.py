@@ -33,7 +33,7 @@ from biphasic.records import ProbeRecord, ResultRecord
 from biphasic.seeds import derive_seed, permutation, stream
 from biphasic.store import complete_folder
 from biphasic.tasks.encoding import Encoder, new_head, token_ids
-from biphasic.tasks.kinds.kind import TRAINED_ON, Column, EncodedTask, SplitScores, wrong_scores
+from biphasic.tasks.kinds.kind import TRAINED_ON, Column, Learner, SplitScores, wrong_scores
 from biphasic.tasks.kinds.registry import KINDS, kinds_with
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Task
@@ -55,17 +55,17 @@ _NOTHING = SplitScores({}, (), np.empty(0))
 class FinetuneRun:
     """Everything that determines a fine-tuning besides the initial model."""
 
-    task: EncodedTask
+    task: Learner
     learning_rate: float  # the peak; meaningless for a zero-shot task, as is the seed
     seed: int  # of head, order and dropout
     protocol: FinetuneProtocol
-    evaluations: tuple[EncodedTask, ...] = ()  # tasks to score; by default `task`
+    evaluations: tuple[Learner, ...] = ()  # tasks to score; by default `task`
     # Identities of the results on these tasks, and of the initial model; for runs of a store.
     ids: tuple[str, ...] = ()
     state: str = ""
 
     @property
-    def scored(self) -> tuple[EncodedTask, ...]:
+    def scored(self) -> tuple[Learner, ...]:
         """The tasks to score."""
         return self.evaluations or (self.task,)
 
@@ -89,9 +89,9 @@ Report = Callable[[FinetuneRun, int, int, float], None]
 Keep = Callable[[TrainedModel], None]  # called after each run with the trained model
 
 
-def encode_task(task: Task, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol) -> EncodedTask:
+def encode_task(task: Task, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol) -> Learner:
     """Tokenise a task once, for every run on it."""
-    return KINDS[task.info.kind].encode(task, tokenizer, protocol=protocol)
+    return KINDS[task.info.kind].learner(task, tokenizer, protocol=protocol)
 
 
 class Finetuner:
@@ -122,7 +122,7 @@ class Finetuner:
                     self._model.config.hidden_size * run.task.states_read,
                     run.task.num_outputs,
                     is_dense=run.protocol.has_dense_head(
-                        is_pooled=KINDS[run.task.info.kind].is_pooled
+                        is_pooled=KINDS[run.task.info.kind].facts.is_pooled
                     ),
                     generator=generator,
                 )
@@ -155,7 +155,7 @@ class Finetuner:
                 "this one afterwards, or use a kind without fine-tuning"
             )
         for task in run.scored:
-            is_same_kind = task.info.kind == trained.kind and TRAINED_ON in kind.settings
+            is_same_kind = task.info.kind == trained.kind and TRAINED_ON in kind.examples.settings
             if task.info != trained and not is_same_kind:
                 known = " and ".join(kinds_with(TRAINED_ON))
                 raise ConfigError(
@@ -343,7 +343,7 @@ def _probe(
         return {}, None
 
 
-def _score(encoder: Encoder, head: nn.Module, task: EncodedTask) -> dict[str, SplitScores]:
+def _score(encoder: Encoder, head: nn.Module, task: Learner) -> dict[str, SplitScores]:
     """Score the splits of a task; empty if an output is not finite."""
     encoder.model.eval()
     try:

@@ -7,71 +7,49 @@ record is an error that names file and line.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from biphasic.config import Config, nearest, parse_config
+from biphasic.config import nearest, parse_config
 from biphasic.data.text.near_duplicates import comparable
 from biphasic.errors import ConfigError, DataError, reading
 from biphasic.files import digest, file_sha256, read_json, write_json
 from biphasic.store import complete_folder
 from biphasic.tasks.kinds.registry import KINDS, KindName, kinds_with
+from biphasic.tasks.kinds.text import named_columns
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, Task, TaskInfo
+from biphasic.tasks.records import SPLITS, ExampleTask, Task, TaskContent, TaskInfo
 from biphasic.tasks.rows.beir import write_qrels
-from biphasic.tasks.rows.content import TaskContent, write_lines
-from biphasic.tasks.rows.templates import PAIR_TEMPLATE, check_retrieval_template, check_template
+from biphasic.tasks.rows.templates import PAIR_TEMPLATE
+from biphasic.tasks.settings import TaskSettings
 
 DESCRIPTION = "task.json"
 
 
-class TaskSettings(Config):
-    """Settings that task files and `task.json` share."""
+class KindSettings(TaskSettings):
+    """Settings that the kind of their task has."""
 
     kind: KindName
     """Kind of task."""
-    title: str = ""
-    """Longer name; by default the name."""
-    metric: str = ""
-    """The primary metric; by default the kind's first."""
-    template: str | None = None
-    """sc, ml, sr: joins the fields of an example into one text, such as 'A: {text_a}'."""
-    query_template: str | None = None
-    """ir, zs: template of a query, over {text}."""
-    document_template: str | None = None
-    """ir, zs: template of a document, over {title} and {text}."""
-    tokens: Literal["characters"] | None = None
-    """qa: `characters` compares answers by Chinese, Japanese and Korean characters, not words."""
-    trained_on: str | None = None
-    """ir: the task whose training split replaces this task's own."""
-    protocol: dict[str, Any] = Field(default_factory=dict)
-    """Fine-tuning settings that this task needs."""
-    license: str = ""
-    """License of the data."""
 
     @model_validator(mode="after")
     def _fits_kind(self) -> Self:
-        for setting in dict.fromkeys(name for kind in KINDS.values() for name in kind.settings):
+        for setting in dict.fromkeys(n for kind in KINDS.values() for n in kind.examples.settings):
             if getattr(self, setting, None) is None:
                 continue
-            if setting not in KINDS[self.kind].settings:
+            if setting not in KINDS[self.kind].examples.settings:
                 known = " or ".join(kinds_with(setting))
                 raise ValueError(f"'{setting}' is for tasks of kind {known}, not {self.kind}")
-        if self.template is not None:
-            check_template(self.template)
-        if self.query_template is not None:
-            check_retrieval_template(self.query_template, known=("text",))
-        if self.document_template is not None:
-            check_retrieval_template(self.document_template, known=("title", "text"))
         return self
 
 
-class TaskDescription(TaskSettings):
+class TaskDescription(KindSettings):
     """Description of a task without its examples: `task.json`."""
 
     name: str = Field(min_length=1)
@@ -124,11 +102,11 @@ def read_description(folder: Path, *, kind: str | None = None) -> TaskDescriptio
 def task_files(folder: Path, description: TaskDescription) -> list[str]:
     """Return the file names of a task, in a fixed order."""
     kind = KINDS[description.kind]
-    names = kind.file_names(trained_on=description.trained_on)
+    names = kind.examples.file_names(kind.splits(trained_on=description.trained_on))
     for name in names:
         if not (folder / name).is_file():
             raise DataError(f"{folder / name}: no such file; a task of kind '{kind.name}' needs it")
-    further = (name for name in kind.optional_files if name not in names)
+    further = (name for name in kind.examples.optional_files if name not in names)
     return [*names, *(name for name in further if (folder / name).is_file())]
 
 
@@ -137,11 +115,12 @@ def write_task_folder(folder: Path, description: TaskDescription, content: TaskC
     with complete_folder(folder) as partial:
         if content.labels:
             write_json(partial / "labels.json", list(content.labels))
-        for split, rows in content.splits.items():
-            write_lines(partial / f"{split}.jsonl", rows)
-        for name, texts in (("corpus", content.corpus), ("queries", content.queries)):
-            if texts is not None:
-                write_lines(partial / f"{name}.jsonl", texts)
+        texts = {"corpus": content.corpus, "queries": content.queries}
+        for name, rows in {**content.splits, **texts}.items():
+            if rows is not None:
+                with (partial / f"{name}.jsonl").open("w", encoding="utf-8", newline="\n") as file:
+                    for row in rows:
+                        file.write(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n")
         for split, judgements in content.qrels.items():
             write_qrels(partial / "qrels" / f"{split}.tsv", judgements)
         write_json(partial / DESCRIPTION, description.model_dump(exclude_defaults=True))
@@ -161,9 +140,11 @@ def load_task(folder: Path) -> Task:
         trained_on=description.trained_on,
     )
     with reading(folder, DataError):
-        task = KINDS[description.kind].read(folder, description, info, files)
-    majority = KINDS[description.kind].majority(task)
-    return replace(task, info=replace(task.info, overlaps=count_overlaps(task), majority=majority))
+        task = KINDS[description.kind].examples.read(folder, description, info, files)
+    if isinstance(task, ExampleTask):
+        columns = description.origin.get("settings", {}).get("columns", {})
+        task = replace(task, columns=named_columns(columns.get("text", ())))
+    return replace(task, info=replace(task.info, overlaps=count_overlaps(task)))
 
 
 def _determinants(folder: Path, description: TaskDescription, files: list[str]) -> dict[str, Any]:
@@ -172,7 +153,7 @@ def _determinants(folder: Path, description: TaskDescription, files: list[str]) 
         "kind": description.kind,
         "files": {name: file_sha256(folder / name) for name in files},
         "template": PAIR_TEMPLATE if description.template is None else description.template,
-        **KINDS[description.kind].templates(description),
+        **KINDS[description.kind].examples.templates(description),
         **({"tokens": description.tokens} if description.tokens else {}),
     }
 
@@ -193,6 +174,6 @@ def count_overlaps(task: Task, trainer: Task | None = None) -> dict[str, int]:
 
 
 def _keys(task: Task, split: str) -> Iterator[bytes]:
-    for given in KINDS[task.info.kind].inputs(task, split):
+    for given in KINDS[task.info.kind].examples.inputs(task, split):
         text = given if isinstance(given, str) else "\n".join(given)
         yield hashlib.blake2b(comparable(text).encode("utf-8"), digest_size=16).digest()

@@ -26,13 +26,11 @@ from biphasic.shown import Shown
 from biphasic.tasks.encoding import Encoder
 from biphasic.tasks.inputs import AnyInput
 from biphasic.tasks.kinds.kind import SplitScores
-from biphasic.tasks.kinds.minimal_pairs import EncodedPairs, MinimalPairs, reading_of
+from biphasic.tasks.kinds.minimal_pairs import MinimalPair, MinimalPairs, PairLearner, reading_of
 from biphasic.tasks.protocol import FinetuneProtocol, Reading
-from biphasic.tasks.records import ExampleTask, MinimalPair, TaskInfo
+from biphasic.tasks.records import ExampleTask, TaskInfo
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.optimizer import set_precision
-
-_PAIRS = MinimalPairs()
 
 
 @dataclass(frozen=True)
@@ -86,9 +84,9 @@ class LanguageModel:
     @torch.inference_mode()
     def pair_scores(self, pairs: Sequence[MinimalPair]) -> SplitScores:
         """Score minimal pairs as `evaluate` does."""
-        info = TaskInfo("pairs", _PAIRS.name, "Minimal pairs", "accuracy", sha256="")
+        info = TaskInfo("pairs", MinimalPairs.name, "Minimal pairs", "accuracy", sha256="")
         task = ExampleTask(info, {"test": tuple(pairs)})
-        encoded = EncodedPairs(task, self.tokenizer, protocol=self.protocol)
+        encoded = PairLearner(task, self.tokenizer, protocol=self.protocol)
         return encoded.evaluate(self.encoder, nn.Identity())["test"]
 
 
@@ -110,7 +108,7 @@ def training_judge(
 
 def read_pairs(source: AnyInput) -> list[MinimalPair]:
     """Read minimal pairs, with BLiMP's names of columns."""
-    pairs = [_PAIRS.parse(row, labels=(), template=None) for row in source.rows()]
+    pairs = [MinimalPair.of(row) for row in source.rows()]
     if not pairs:
         raise DataError(f"{source.path}: empty; there is nothing to score")
     return pairs
@@ -120,7 +118,7 @@ def load_language_model(folder: Path, *, reading: Reading | None, is_bf16: bool)
     """Load a model with its head; `reading` is by default that of its last objective."""
     limits = model_limits(folder)
     wanted = FinetuneProtocol(reading=reading, max_seqlen=limits.longest_input)
-    protocol = _PAIRS.protocol_for(wanted, folder)
+    protocol = PairLearner.protocol_for(wanted, folder)
     model = on_compute_device(load_pretrained(folder))
     check_contract(model, causal=protocol.is_causal)
     set_precision(model, "bf16" if is_bf16 else "fp32")

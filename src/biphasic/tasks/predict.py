@@ -14,12 +14,14 @@ from biphasic.errors import DataError
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.rows import Row
 from biphasic.shown import Shown
-from biphasic.tasks.finetuned import FinetunedModel, HeadRecord, load_finetuned, read_head
+from biphasic.tasks.encoding import FinetunedModel
+from biphasic.tasks.finetuned import load_finetuned, read_head
 from biphasic.tasks.inputs import AnyInput, check_rows, open_input, require_columns
 from biphasic.tasks.kinds.kind import BY_LABEL
 from biphasic.tasks.kinds.registry import KINDS
+from biphasic.tasks.kinds.text import USUAL_TEXTS
 from biphasic.tasks.outputs import row_writer
-from biphasic.tasks.rows.splits import USUAL_TEXTS
+from biphasic.tasks.records import HeadRecord
 from biphasic.tasks.stream import Report, Summary, Windows
 from biphasic.training.memory import tune_allocator
 
@@ -36,9 +38,9 @@ class TextColumns:
     def __init__(self, record: HeadRecord, given: Sequence[str] = ()) -> None:
         """Choose columns, in the order of the fields; by default by the first row."""
         kind = KINDS[record.kind]
-        self.fields = record.fields or kind.input_fields
+        self.fields = record.fields or kind.examples.fields
         self._trained = {field: record.columns.get(field, field) for field in self.fields}
-        self._ready_field = None if given else kind.ready_field
+        self._ready_field = None if given else kind.examples.ready_field
         if given and len(given) != len(self.fields):
             raise DataError(
                 f"--column: this model reads {len(self.fields)} ({', '.join(self.fields)}), "
@@ -106,13 +108,15 @@ def predict_file(
         finetuned = (loaded or load_finetuned)(folder)
     finetuned = replace(finetuned, encoder=replace(finetuned.encoder, watch=windows.watch))
     by_label = dict.fromkeys(record.labels, float)
-    forms = {name: by_label if form == BY_LABEL else form for name, form in kind.predicted.items()}
+    columns_of = kind.learner.predicted
+    forms = {name: by_label if form == BY_LABEL else form for name, form in columns_of.items()}
     with row_writer(out, {"id": str, **forms}) as write:
 
         def predict(window: list[Row]) -> tuple[int, int]:
             examples = [_example(row, chosen, record) for row in window]
             with torch.inference_mode():
-                predicted, num_cut = kind.predict(finetuned, [example for _, example in examples])
+                read = [example for _, example in examples]
+                predicted, num_cut = kind.learner.predict(finetuned, read)
             write([{"id": id_, **row} for (id_, _), row in zip(examples, predicted, strict=True)])
             return num_cut, sum(map(chosen.is_empty, window))
 
@@ -123,13 +127,13 @@ def predict_file(
 def fields_of(folder: Path) -> tuple[str, ...]:
     """Return the names of the texts that a fine-tuned model reads of an example."""
     record = _head(folder)
-    return record.fields or KINDS[record.kind].input_fields
+    return record.fields or KINDS[record.kind].examples.fields
 
 
 def _head(folder: Path) -> HeadRecord:
     record = read_head(folder)
     kind = KINDS[record.kind]
-    if not kind.predicted:
+    if not kind.learner.predicted:
         raise DataError(
             f"{folder}: a {kind.facts.title} model predicts nothing; use 'biphasic encode'"
         )
@@ -138,7 +142,7 @@ def _head(folder: Path) -> HeadRecord:
 
 def _example(row: Row, columns: TextColumns, record: HeadRecord) -> tuple[str, Any]:
     renamed = columns.renamed(row)
-    return renamed.id(), KINDS[record.kind].example(renamed, record)
+    return renamed.id(), KINDS[record.kind].examples.example(renamed, record)
 
 
 def _windows(rows: Iterable[Row]) -> Iterator[list[Row]]:

@@ -15,7 +15,7 @@ from torch import nn
 from biphasic.errors import ConfigError
 from biphasic.records import ProbeRecord
 from biphasic.tasks.encoding import Encoder
-from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
+from biphasic.tasks.kinds.kind import Learner, SplitScores
 from biphasic.tasks.protocol import Layer
 
 # Inverse strengths of the penalty, as scikit-learn's C; a ridge has 1 / C. The strongest comes
@@ -41,7 +41,7 @@ class _Fitted:
 
 
 def fit_probe(
-    task: EncodedTask, encoder: Encoder, head: nn.Module, chosen: NDArray[np.int64], layer: Layer
+    task: Learner, encoder: Encoder, head: nn.Module, chosen: NDArray[np.int64], layer: Layer
 ) -> tuple[dict[str, SplitScores], ProbeRecord]:
     """Fit a linear head on the `chosen` training examples; return validation and test scores.
 
@@ -87,7 +87,7 @@ def _readers(encoder: Encoder, layer: Layer, num_states: int) -> Iterator[Encode
 
 
 def _fit_best(
-    task: EncodedTask,
+    task: Learner,
     head: nn.Module,
     states: torch.Tensor,
     targets: NDArray[Any],

@@ -1,13 +1,22 @@
-"""Tasks as data: examples of each kind, in three splits."""
+"""Tasks as data: their examples in three splits, and the record of a model fine-tuned on one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
+
+from pydantic import Field, PositiveInt
+
+from biphasic.records import Record
 
 SPLITS = ("train", "validation", "test")
 NO_PREDICTION = -1  # label of a word for which a model made no prediction
+# How other libraries load a folder: with one of transformers' auto classes, or as an encoder for
+# sentences.
+Form = Literal[
+    "sequence-classification", "token-classification", "question-answering", "sentence-transformers"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,71 +30,8 @@ class TaskInfo:
     sha256: str  # of everything the examples were read from
     trained_on: str | None = None  # task whose training split replaces its own
     overlaps: Mapping[str, int] = field(default_factory=dict)
-    majority: tuple[str, float] | None = None  # the most frequent label of test, and its share
     clusters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by split and id
     has_pairs: bool = False  # whether examples are pairs of texts, joined by the usual template
-
-
-@dataclass(frozen=True, slots=True)
-class AnsweredText:
-    """A text, or a pair already joined into one text, and what is to be predicted of it."""
-
-    id: str
-    text: str
-    answer: Any  # the number of its label, those of its labels (possibly none), or a real number
-    pair: tuple[str, ...] = ()  # the two texts of a pair that the usual template joins
-
-
-@dataclass(frozen=True, slots=True)
-class SentencePair:
-    """Two sentences and how similar people find them."""
-
-    id: str
-    text_a: str
-    text_b: str
-    score: float
-
-
-@dataclass(frozen=True, slots=True)
-class TaggedSentence:
-    """Words and their BIO2 tags, as indices into the task's labels."""
-
-    id: str
-    words: tuple[str, ...]
-    tags: tuple[int, ...]
-
-    @property
-    def text(self) -> str:
-        """The words, joined."""
-        return " ".join(self.words)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A text that occurs in the context at `start`, in characters."""
-
-    text: str
-    start: int
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question about a context; unanswerable if it has no answers."""
-
-    id: str
-    question: str
-    context: str
-    answers: tuple[Answer, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MinimalPair:
-    """An acceptable sentence and one that is not; `group` is its paradigm, "" for none."""
-
-    id: str
-    good: str
-    bad: str
-    group: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +49,14 @@ class ExampleTask:
     def num_examples(self, split: str) -> int:
         """Return the number of texts, sentences or questions in a split."""
         return len(self.splits.get(split, ()))
+
+    def held_out(self) -> Self:
+        """Return it without its training split, whose texts need not stay in memory."""
+        return replace(self, splits={k: of for k, of in self.splits.items() if k != "train"})
+
+    def ids(self, split: str) -> tuple[str, ...]:
+        """Return the ids of a split, in its order."""
+        return tuple(example.id for example in self.splits[split])
 
     def epoch_length(self) -> int:
         """Return the number of examples in a training epoch."""
@@ -131,3 +85,77 @@ class RetrievalTask:
 
 
 Task = ExampleTask | RetrievalTask
+
+
+@dataclass(frozen=True)
+class TaskContent:
+    """Content of a task folder besides its description; its rows are read once."""
+
+    splits: Mapping[str, Iterable[Mapping[str, Any]]] = field(default_factory=dict)
+    labels: Sequence[str] = ()
+    corpus: Iterable[Mapping[str, Any]] | None = None  # `{"_id", "title", "text"}`
+    queries: Iterable[Mapping[str, Any]] | None = None  # `{"_id", "text"}`
+    qrels: Mapping[str, Iterable[tuple[str, str, int]]] = field(default_factory=dict)
+
+
+class HeadWeights(Record):
+    """Names of the head's tensors: weight [num_outputs, hidden_size] and bias [num_outputs]."""
+
+    file: str
+    weight: str
+    bias: str
+    num_outputs: PositiveInt  # rows that belong to the head; the tensors may have more
+    dense: str | None = None
+    """The layer before the linear one, with a GELU behind it: its tensors are `DENSE.weight`
+    [hidden_size, hidden_size] and `DENSE.bias` [hidden_size]. None in a linear head."""
+
+
+class HeadRecord(Record):
+    """`head.json`: the task of a fine-tuned model, and how it was trained."""
+
+    format: Literal["biphasic.head/1"]
+    kind: str
+    form: Form
+    needs_code: bool = False
+    """Whether transformers loads the folder only with `trust_remote_code=True`."""
+    task: str
+    title: str
+    metric: str
+    model: str  # the model that was fine-tuned, as the user named it
+    model_identity: str
+    learning_rate: float
+    seed: int
+    steps: int
+    validation: dict[str, float] | None = None
+    test: dict[str, float] | None = None
+    baselines: dict[str, float] = Field(default_factory=dict)
+    """Main metric on test of floors and references, by name."""
+    protocol: dict[str, Any]
+    """Constants of fine-tuning and encoding; `max_seqlen` is the longest input in tokens."""
+    head: HeadWeights | None = None
+    """None if the model has no head: retrieval compares pooled states."""
+    labels: tuple[str, ...] = ()  # `sc`, `ml` and `tc`: names of the outputs
+    fields: tuple[str, ...] = ()
+    """`sc`, `ml` and `sr`: fields of an example, named as in the template."""
+    columns: dict[str, str] = Field(default_factory=dict)
+    """`sc`, `ml` and `sr`: the columns that the task file named, by field."""
+    template: str | None = None
+    """`sc`, `ml` and `sr`: joins the fields into one text; None if the single field is the text."""
+    query_template: str | None = None  # `ir` and `zs`: template of a query, over {text}
+    document_template: str | None = None
+    """`ir` and `zs`: template of a document, over {title} and {text}."""
+    mean: float = 0.0  # `sr`: value of an output of 0
+    deviation: float = 1.0  # `sr`: value difference per unit of output
+    may_abstain: bool = False  # `qa`: whether the model may answer that there is no answer
+    max_answer_tokens: PositiveInt = 1  # `qa`: longest answer, in tokens
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """Texts before queries and documents, by sentence-transformers' names."""
+        prompts = {}
+        templates = {"query": self.query_template, "document": self.document_template}
+        for name, template in templates.items():
+            before, _, after = (template or "").partition("{text}")
+            # A template that adds more than a prefix gives no prompt.
+            prompts[name] = "" if after else before.partition("{title}")[0]
+        return {name: prompt for name, prompt in prompts.items() if prompt}

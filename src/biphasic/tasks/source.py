@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from biphasic.tasks.folder import (
     write_task_folder,
 )
 from biphasic.tasks.kinds.registry import KINDS, known_kind
+from biphasic.tasks.kinds.text import AnsweredText
 from biphasic.tasks.published.benchmark import PREFIX, mteb_origin, mteb_task, write_mteb
 from biphasic.tasks.published.catalog import (
     PUBLISHED,
@@ -36,7 +38,7 @@ from biphasic.tasks.published.catalog import (
     write_published,
 )
 from biphasic.tasks.records import SPLITS, ExampleTask
-from biphasic.tasks.rows.labels import empty_notes, label_notes
+from biphasic.tasks.rows.labels import WHOLE
 from biphasic.tasks.task_file import TaskFile, describe, load_task_file, own_files
 
 SOURCES_VERSION = 1  # increase by hand whenever the same files would give a different folder
@@ -161,7 +163,7 @@ def name_in_kind(name: str, kind: str) -> str:
 
 def is_one_file(kind: str) -> bool:
     """Return whether a file is a whole task of a kind: its test split."""
-    return KINDS[kind].file_names(trained_on=None) == ["test.jsonl"]
+    return KINDS[kind].examples.file_names(KINDS[kind].splits(trained_on=None)) == ["test.jsonl"]
 
 
 def name_of(path: Path, kind: str | None) -> str:
@@ -224,7 +226,7 @@ def _remedy(path: Path, kind: str) -> str:
         return "no such file or folder" if is_one_file(kind) else "no such folder"
     if path.suffix in _TASK_FILES:
         return "name a task file without the kind"
-    has_splits = KINDS[kind].facts.is_trained and not KINDS[kind].needed
+    has_splits = KINDS[kind].facts.is_trained and not KINDS[kind].examples.needed
     return _one_file(path, kind) if has_splits else "a file, not a folder"
 
 
@@ -250,7 +252,7 @@ def _files(file: TaskFile, *, kind_of_source: str, where: str) -> _Making:
 
     def write(folder: Path) -> None:
         with reading(where, DataError):
-            content, counts = KINDS[file.kind].read_files(file, files, where=where)
+            content, counts = KINDS[file.kind].examples.read_files(file, files, where=where)
         description = describe(file, origin={**origin, "counts": counts}, where=where)
         write_task_folder(folder, description, content)
 
@@ -322,16 +324,43 @@ def _make(
             shutil.rmtree(folder)
             raise
     name = task.info.name
-    unit = KINDS[task.info.kind].unit
+    unit = KINDS[task.info.kind].facts.unit
     counts = {split: task.num_examples(split) for split in SPLITS}
     sizes = (f"{split} {count:,}" for split, count in counts.items() if count)
     say(f"task {name}: {unit}: {', '.join(sizes)}")
     for choice in making.choices:
         say(f"{name}: {choice}")
     if isinstance(task, ExampleTask):
-        for note in (*label_notes(task), *empty_notes(task)):
+        for note in (*_label_notes(task), *_empty_notes(task)):
             say(f"warning: {name}: {note}")
     for pair, count in task.info.overlaps.items():
         earlier, later = pair.split("/")
         say(f"{name}: {count:,} of {counts[later]:,} {later} {unit} also occur in {earlier}")
     return folder
+
+
+def _label_notes(task: ExampleTask) -> Iterator[str]:
+    """Yield what looks wrong with the labels of a task: they are used as they are."""
+    first: dict[str, str] = {}
+    for label in task.labels:
+        key = str(int(label)) if WHOLE.fullmatch(label) else label.casefold()
+        if first.setdefault(key, label) != label:
+            yield f"the labels {first[key]!r} and {label!r} are two; if they are one, write one"
+    numbers = [label for label in task.labels if WHOLE.fullmatch(label)]
+    if 0 < len(numbers) < len(task.labels):
+        yield f"some labels are numbers ({', '.join(numbers[:5])}), others are names"
+    answers = [one.answer for one in task.splits.get("train", ()) if isinstance(one, AnsweredText)]
+    if task.labels and answers:
+        seen = {*(chain(*answers) if isinstance(answers[0], tuple) else answers)}
+        if missing := [name for place, name in enumerate(task.labels) if place not in seen]:
+            names = ", ".join(map(repr, missing[:5]))
+            more = f" and {len(missing) - 5} more" * (len(missing) > 5)
+            yield f"no training example has the labels {names}{more}; are labels numbered from 0?"
+
+
+def _empty_notes(task: ExampleTask) -> Iterator[str]:
+    """Yield how many texts of each split are empty."""
+    for split, examples in task.splits.items():
+        texts = [example.text for example in examples if isinstance(example, AnsweredText)]
+        if number := sum(not text.strip() for text in texts):
+            yield f"{number:,} of {len(texts):,} {split} texts are empty"

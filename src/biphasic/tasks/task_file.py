@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, StrictInt, model_validator
+from pydantic import Field, model_validator
 
 from biphasic.config import Config, parse_config
 from biphasic.errors import DataError
 from biphasic.plugins import load_pinned
-from biphasic.tasks.folder import TaskDescription, TaskSettings
+from biphasic.tasks.folder import KindSettings, TaskDescription
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS
+from biphasic.tasks.settings import FileSettings
 
-Fraction = Annotated[float, Field(gt=0, lt=1)]
-Column = Annotated[str, Field(min_length=1)]
 HUB_KINDS = ("sc", "tc", "qa", "ir", "zs", "mp")
 _OF_FILES = (
     "folder", "train", "validation", "test", "corpus", "queries", "validation_fraction",
@@ -67,7 +66,7 @@ class HubTables(Config):
         return tuple(table for table in every if isinstance(table, DatasetTable))
 
 
-class TaskFile(TaskSettings):
+class TaskFile(KindSettings, FileSettings):
     """A task made from the user's files, or from tables of the hub."""
 
     name: str = ""
@@ -86,21 +85,6 @@ class TaskFile(TaskSettings):
     """ir, zs: the documents."""
     queries: Path | None = None
     """ir, zs: the queries."""
-    validation_fraction: Fraction | None = None
-    """Share of the training split that becomes the validation split."""
-    test_fraction: Fraction | None = None
-    """Share of the training split that becomes the test split."""
-    seed: NonNegativeInt = 0
-    """Seed of the splits, of `limits` and of `pairs_per_paradigm`."""
-    limits: dict[Literal["train", "validation", "test"], PositiveInt] = Field(default_factory=dict)
-    """Maximum examples per split, chosen at random."""
-    columns: dict[str, Column | PositiveInt | tuple[Column, Column]] = Field(default_factory=dict)
-    """Column names, where they differ from the usual ones: two for a pair of texts, and in files
-    without a header the number of the column, from 1."""
-    labels: tuple[str | StrictInt, ...] | None = None
-    """sc, ml, tc: names of the labels in order; by default those of the training split, sorted."""
-    pairs_per_paradigm: PositiveInt | None = None
-    """mp: maximum pairs of each paradigm, chosen at random."""
 
     @property
     def has_training(self) -> bool:
@@ -109,16 +93,7 @@ class TaskFile(TaskSettings):
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
-        kind = KINDS[self.kind]
-        for name, column in self.columns.items():
-            if name not in (*kind.columns, *kind.optional_columns):
-                raise ValueError(f"columns.{name}: a task of kind {kind.name} has no such column")
-            if isinstance(column, int) and name not in kind.numbered_columns:
-                raise ValueError(f"columns.{name}: expected the name of a column, not {column}")
-            if isinstance(column, tuple) and name not in kind.paired_columns:
-                raise ValueError(f"columns.{name}: expected one column, not two")
-            if isinstance(column, tuple) and column[0] == column[1]:
-                raise ValueError(f"columns.{name}: a pair needs two different columns")
+        KINDS[self.kind].examples.check_columns(self.columns, KINDS[self.kind].name)
         return self
 
     @model_validator(mode="after")
@@ -182,7 +157,7 @@ def own_files(file: TaskFile, *, where: str) -> dict[str, Path]:
     if file.folder:
         if not file.folder.is_dir():
             raise DataError(f"{file.folder}: no such folder")
-        files = kind.find_files(file.folder)
+        files = kind.examples.find_files(file.folder)
     if not file.has_training:
         files.pop("train", None)
     made = _made(file)
@@ -193,7 +168,7 @@ def own_files(file: TaskFile, *, where: str) -> dict[str, Path]:
         files.pop("labels", None)
     named = {key: getattr(file, key) for key in (*SPLITS, "corpus", "queries")}
     files |= {key: path for key, path in named.items() if path is not None}
-    for key in (*kind.needed, *kind.splits(trained_on=file.trained_on)):
+    for key in (*kind.examples.needed, *kind.splits(trained_on=file.trained_on)):
         if key not in files and key not in made:
             raise DataError(f"{where}: no {key} {_missing(file, key)}")
     for split in file.limits:
@@ -202,7 +177,7 @@ def own_files(file: TaskFile, *, where: str) -> dict[str, Path]:
     for key, path in files.items():
         if not path.is_file():
             raise DataError(f"{path}: no such file; {where} names it as {key}")
-        kind.check_file(path, key)
+        kind.examples.check_file(path, key, kind.name)
     return files
 
 
@@ -215,7 +190,7 @@ def _missing(file: TaskFile, key: str) -> str:
     """Describe the expected name of a missing file, and alternatives."""
     kind = KINDS[file.kind]
     if key not in SPLITS:
-        return f"({kind.usual_names(key)})"
+        return f"({kind.examples.usual_names(key)})"
     remedy = f"name it in a task file ({key})"
     if key != "train":
         remedy += f", or take it from the training split there ({key}_fraction)"
@@ -223,4 +198,4 @@ def _missing(file: TaskFile, key: str) -> str:
         for other in KINDS.values():
             if other.derived_from == kind.name:
                 remedy += f", or use kind {other.name}, without training"
-    return f"split ({kind.usual_names(key)}); {remedy}"
+    return f"split ({kind.examples.usual_names(key)}); {remedy}"

@@ -14,9 +14,8 @@ from transformers import AutoTokenizer
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.export.hf import pair_ids, write_tokenizer
 from biphasic.tasks.encoding import frame
-from biphasic.tasks.kinds.question_windows import question_windows
+from biphasic.tasks.kinds.questions import Answer, Question, question_windows
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import Answer, Question
 from tiny_use import sentencepiece
 
 TEXT = "the rows of an array hold tokens [CLS] and their weights ?"

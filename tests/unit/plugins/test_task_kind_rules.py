@@ -17,52 +17,53 @@ import itertools
 import random
 import numpy as np
 from dataclasses import replace
-from biphasic.facts import KindFacts, metric_facts
+from biphasic.facts import metric_facts
 from biphasic.tasks.kinds.classification import Classification
+from biphasic.tasks.kinds.examples import RecordFiles
 
-class Encoded(Classification.encoded):
+class Examples(RecordFiles):
+    pass
+
+class Learner(Classification.learner):
     pass
 
 class Broken(Classification):
     name = "broken"
-    facts = KindFacts("broken", (metric_facts("accuracy"),))
-    encoded = Encoded
+    facts = replace(Classification.facts, metrics=(metric_facts("accuracy"),))
+    examples = Examples(Classification.examples.record)
+    learner = Learner
 """
 BROKEN = {
     "parse": """
-    def parse(self, row, *, labels, template):
-        parsed = super().parse(row, labels=labels, template=template)
-        return replace(parsed, answer=next(drawn) // 5 % 2)
-
-drawn = itertools.count()
+def inputs(self, task, split):
+    yield from [*Classification.examples.inputs(task, split)][1:]
+Examples.inputs = inputs
 """,
     "encode": """
-    def encode(self, task, tokenizer, *, protocol):
-        encoded = super().encode(task, tokenizer, protocol=protocol)
-        encoded.num_outputs += next(drawn)
-        return encoded
-
+def encode(self, task):
+    Classification.learner.encode(self, task)
+    self.num_outputs += next(drawn)
+Learner.encode = encode
 drawn = iter(range(99))
 """,
     "loss": """
-Encoded.mean_loss = lambda self, outputs, expected: outputs.mean(dim=0)
+Learner.mean_loss = lambda self, outputs, expected: outputs.mean(dim=0)
 """,
     "scores": """
-    facts = KindFacts("broken", (metric_facts("f1"),))
+    facts = replace(Classification.facts, metrics=(metric_facts("f1"),))
 """,
     "pure": """
-first = Classification.encoded.score
-def score(self, ids, outputs, expected):
-    scored = first(self, ids, outputs, expected)
-    return replace(scored, scores=scored.scores + random.random())
-Encoded.score = score
+def evaluate(self, encoder, head):
+    scores = Classification.learner.evaluate(self, encoder, head)
+    return {name: replace(one, scores=one.scores + random.random()) for name, one in scores.items()}
+Learner.evaluate = evaluate
 """,
     "batches": """
 def evaluate(self, encoder, head):
-    scores = Classification.encoded.evaluate(self, encoder, head)
+    scores = Classification.learner.evaluate(self, encoder, head)
     sizes = [len(indices) for indices, *_ in encoder.batches(self.sequences["test"])]
     return {name: replace(one, scores=one.scores + sizes[0]) for name, one in scores.items()}
-Encoded.evaluate = evaluate
+Learner.evaluate = evaluate
 """,
 }
 
@@ -73,8 +74,8 @@ def texts(tmp_path):
     folder = tmp_path / "texts"
     folder.mkdir()
     for split, number in (("train", 12), ("dev", 6), ("test", 10)):
-        rows = [[f"the {pet} sat on mat {n} of {split}", pet] for n in range(number // 2)
-                for pet in ("cat", "dog")]  # fmt: skip
+        rows = [[f"the {pet} sat on mat {n} of {split}", stars] for n in range(number // 2)
+                for stars, pet in enumerate(("cat", "dog"), 1)]  # fmt: skip
         write_csv(folder / f"{split}.csv", ["text", "label"], rows)
     yield folder
     forget_plugins()

@@ -9,11 +9,11 @@ from biphasic.evaluation.best import best_result
 from biphasic.records import ResultRecord
 from biphasic.study.jobs.keep import find_kept, keep_best
 from biphasic.tasks.finetune import FinetuneRun, TrainedModel
-from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
+from biphasic.tasks.kinds.kind import Learner, SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
 
 
-class _Task(EncodedTask):
+class _Task(Learner):
     def evaluate(self, encoder, head):
         raise NotImplementedError
 

@@ -18,17 +18,12 @@ from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.records import ResultRecord
 from biphasic.tasks.baselines import DRAWS, Setting
 from biphasic.tasks.finetune import write_result
+from biphasic.tasks.kinds.minimal_pairs import MinimalPair
+from biphasic.tasks.kinds.questions import Answer, Question
 from biphasic.tasks.kinds.registry import KINDS
-from biphasic.tasks.records import (
-    Answer,
-    AnsweredText,
-    ExampleTask,
-    MinimalPair,
-    Question,
-    RetrievalTask,
-    TaggedSentence,
-    TaskInfo,
-)
+from biphasic.tasks.kinds.tagging import TaggedSentence
+from biphasic.tasks.kinds.text import AnsweredText
+from biphasic.tasks.records import ExampleTask, RetrievalTask, TaskInfo
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "tasks"
 real = pytest.mark.skipif(not DATA.is_dir(), reason="the data in ../shared are not here")
@@ -42,7 +37,7 @@ def _info(kind: str) -> TaskInfo:
 def _score(task: ExampleTask | RetrievalTask, name: str, setting: Setting | None = None) -> float:
     kind = KINDS[task.info.kind]
     predicted = kind.baselines[name](task, setting or Setting())
-    return 100 * kind.score_predictions(task, "test", predicted["test"]).metrics[task.info.metric]
+    return 100 * kind.learner.score(task, "test", predicted["test"]).metrics[task.info.metric]
 
 
 def _texts(kind: str, answers: dict[str, list], labels: tuple[str, ...] = ()) -> ExampleTask:
@@ -146,7 +141,7 @@ def _real(kind: str, name: str) -> ExampleTask | RetrievalTask:
         )
     names = ("test",) if kind == "sts" else ("train", "validation", "test")
     rows = {split: _rows(f"{kind}/{name}/{split}.jsonl") for split in names}
-    parsed, labels = KINDS[kind], ()
+    parsed, labels = KINDS[kind].examples.record, ()
     if kind != "sts":
         labels = json.loads((DATA / f"{kind}/{name}/labels.json").read_text())
         labels = tuple(labels.values() if isinstance(labels, dict) else labels)
@@ -154,7 +149,7 @@ def _real(kind: str, name: str) -> ExampleTask | RetrievalTask:
 
     splits = {
         split: tuple(
-            parsed.parse(  # pyright: ignore[reportAttributeAccessIssue]
+            parsed.of(  # pyright: ignore[reportAttributeAccessIssue]
                 Row(Path(split), number, {"id": str(number), **row}),
                 labels=labels, template=None,
             )
@@ -230,7 +225,7 @@ def test_the_report_of_then_nano_finds_that_retrieval_measures_no_pretraining(
         task, name = _real("ir", "scifact"), "floor:random-vectors"
         setting = Setting(tokenizer=request.getfixturevalue("words"), width=192, seed=draw)
         predicted = KINDS["ir"].baselines[name](task, setting)["test"]
-        scores = KINDS["ir"].score_predictions(task, "test", predicted)
+        scores = KINDS["ir"].learner.score(task, "test", predicted)
         record = ResultRecord(
             format="biphasic.finetune/1", id=f"draw{draw}", state="", task="scifact", kind="ir",
             metric="ndcg_at_10", learning_rate=0, seed=draw, status="finished", steps=0,

@@ -10,25 +10,26 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
+from pydantic import AliasChoices, Field, field_validator
+from pydantic.dataclasses import dataclass
 
 from biphasic import evaluate, finetune
 from biphasic.analysis.report import write_report
 from biphasic.errors import ConfigError
-from biphasic.facts import FIRST_KINDS, KindFacts, MetricFacts, facts_to_record
+from biphasic.facts import FIRST_KINDS, MetricFacts, facts_to_record
 from biphasic.records import StudyRecord
 from biphasic.tasks.inputs import open_input
-from biphasic.tasks.kinds.examples import ExampleKind
-from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
+from biphasic.tasks.kinds.examples import FIELDS, Example, Real, RecordFiles, Text
+from biphasic.tasks.kinds.kind import Facts, Learner, SplitScores, TaskKind
 from biphasic.tasks.kinds.registry import KINDS
-from biphasic.tasks.kinds.text import EncodedTexts, TextKind, pooled_outputs
+from biphasic.tasks.kinds.text import AnsweredText, TextLearner, pooled_outputs
 from biphasic.tasks.predict import predict_file
-from biphasic.tasks.records import AnsweredText
 from biphasic.tasks.task_file import load_task_file
 from custom_tasks import write_csv
 from tiny_use import read_jsonl, words, write_jsonl, write_model
@@ -39,83 +40,91 @@ from fake_study import FakeStudy
 SIGNS = MetricFacts("signs", "agreement of signs", at_zero="no sign was right")
 
 
-class EncodedSigns(EncodedTexts):
+@dataclass(frozen=True, config=FIELDS)
+class Opinion(AnsweredText):
+    """A text and its sign."""
+
+    answer: Annotated[Real, Field(validation_alias=AliasChoices("polarity", "sign"))]
+
+    @field_validator("answer")
+    @classmethod
+    def _is_sign(cls, value):
+        if value not in {-1.0, 1.0}:
+            raise ValueError(f"the polarity must be -1 or 1, not {value:g}")
+        return value
+
+
+class SignLearner(TextLearner):
     """Texts and their signs."""
 
-    def expect(self, example):
-        return example.answer
+    predicted: ClassVar = {"is_for": bool, "strength": float}
 
     def mean_loss(self, outputs, expected):
         signs = torch.from_numpy(expected.astype(np.float32))
         return F.softplus(-outputs.squeeze(1) * signs).mean()
 
-    def score(self, ids, outputs, expected) -> SplitScores:
-        right = (outputs[:, 0] > 0) == (expected > 0)
+    def decide(self, outputs):
+        return outputs[:, 0]
+
+    @classmethod
+    def score(cls, task, split, predicted) -> SplitScores:
+        right = (predicted > 0) == (cls.answers(task, split) > 0)
         scores = right.astype(np.float64)
         metrics = {"signs": float(right.mean()), "accuracy": float(right.mean())}
-        return SplitScores(metrics, ids, scores, {"signs": scores})
+        return SplitScores(metrics, task.ids(split), scores, {"signs": scores})
 
-
-class Polarity(TextKind):
-    """Whether a text is for or against: one output, its sign."""
-
-    name = "po"
-    facts = KindFacts("polarity", (SIGNS, MetricFacts("accuracy", "accuracy")))
-    encoded = EncodedSigns
-    columns = ("id", "text", "polarity")
-    answer = "polarity"
-    usual_answers = (("polarity",), ("sign",))
-    output_names = ("for",)
-    predicted: ClassVar = {"is_for": bool, "strength": float}
-    does = "says whether a text is for or against"
-
-    def parse(self, row, *, labels, template) -> AnsweredText:
-        value = row.real("polarity")
-        if value not in {-1.0, 1.0}:
-            raise row.error(f"the polarity must be -1 or 1, not {value:g}")
-        return AnsweredText(row.id(), self.text(row, template), value)
-
-    def canonical(self, row, labels) -> dict[str, Any]:
-        return {"polarity": float(row.value["polarity"])}
-
-    def predict(self, finetuned, examples):
+    @classmethod
+    def predict(cls, finetuned, examples):
         outputs, num_cut = pooled_outputs(finetuned, examples)
         return [{"is_for": x > 0, "strength": abs(x)} for x in outputs[:, 0].tolist()], num_cut
 
 
-class Longer(ExampleKind):
-    """Which of two texts an encoder as it is puts farther from the origin."""
+class Polarity(TaskKind):
+    """Whether a text is for or against: one output, its sign."""
 
-    name = "lo"
-    facts = KindFacts("longer vector", (MetricFacts("wins", "wins"),), is_trained=False)
-    columns = ("id", "better", "worse")
-
-    def parse(self, row, *, labels, template):
-        return AnsweredText(row.id(), f"{row.text('better')}\n{row.text('worse')}", 0.0)
-
-    def inputs(self, task, split):
-        for example in task.splits.get(split, ()):
-            yield tuple(example.text.split("\n"))
-
-    def encode(self, task, tokenizer, *, protocol) -> EncodedTask:
-        return EncodedPairs(task, tokenizer, self.inputs(task, "test"))
+    name = "po"
+    examples = RecordFiles(Opinion)
+    learner = SignLearner
+    facts = Facts(
+        "polarity",
+        (SIGNS, MetricFacts("accuracy", "accuracy")),
+        is_pooled=True,
+        form="sequence-classification",
+        output_names=("for",),
+        does="says whether a text is for or against",
+    )
 
 
-class EncodedPairs(EncodedTask):
+@dataclass(frozen=True, config=FIELDS)
+class Two(Example):
+    """Two texts."""
+
+    inputs: ClassVar = ("better", "worse")
+    better: Text
+    worse: Text
+
+
+class NormLearner(Learner):
     """Pairs of texts, without anything to learn."""
 
-    def __init__(self, task, tokenizer, pairs) -> None:
-        self.info, self.pad_id, self._task = task.info, tokenizer.pad_id, task
-        self.num_truncated = {}
-        self._sequences = [
-            np.array(tokenizer.encode(text), dtype=np.int64) for pair in pairs for text in pair
-        ]
+    def encode(self, task):
+        texts = [text for two in task.splits["test"] for text in (two.better, two.worse)]
+        self._sequences = self.framed(texts, "test")
 
     def evaluate(self, encoder, head) -> dict[str, SplitScores]:
         better, worse = encoder.pooled(self._sequences).norm(dim=1).reshape(-1, 2).T
         wins = (better > worse).double().cpu().numpy()
-        ids = tuple(example.id for example in self._task.splits["test"])
-        return {"test": SplitScores({"wins": float(wins.mean())}, ids, wins, {"wins": wins})}
+        metrics = {"wins": float(wins.mean())}
+        return {"test": SplitScores(metrics, self.task.ids("test"), wins, {"wins": wins})}
+
+
+class Longer(TaskKind):
+    """Which of two texts an encoder as it is puts farther from the origin."""
+
+    name = "lo"
+    examples = RecordFiles(Two)
+    learner = NormLearner
+    facts = Facts("longer vector", (MetricFacts("wins", "wins"),), is_trained=False)
 
 
 @pytest.fixture
@@ -156,7 +165,7 @@ def test_a_kind_that_is_trained(tmp_path, files, settings):
     assert result.estimate is not None
     assert result.estimate.mean == 100 * np.mean([run.test["signs"] for run in result.selected])
     assert result.estimate.mean > 75
-    assert result.results[0].about == Polarity.facts
+    assert result.results[0].about == facts_to_record("po", Polarity.facts)
 
     made = finetune(model, f"po:{files}", tmp_path / "judge", **{**settings, "seeds": [0]})
     assert made.record.form == "sequence-classification"
@@ -200,7 +209,8 @@ def test_settings_and_rows_are_checked_by_the_kind(tmp_path, files):
 @pytest.mark.usefixtures("undrawn")
 def test_its_report_needs_only_its_records(tmp_path):
     """The kinds are not registered here, as on a machine that has only the records."""
-    about = {kind.name: asdict(kind.facts) for kind in (Polarity, Longer)}
+    kinds = (Polarity, Longer)
+    about = {kind.name: asdict(facts_to_record("", kind.facts)) for kind in kinds}
     tasks = (("mood", "po", "Mood", "signs", 0.6), ("pairs", "lo", "Pairs", "wins", 0.5))
     study, store = FakeStudy(tasks=tasks, learning_rates=(1e-3,), seeds=(0, 1, 2)).write(tmp_path)
     raw = json.loads((study / "study.json").read_text())

@@ -13,15 +13,10 @@ from biphasic.model.loading.build import load_encoder
 from biphasic.tasks import encoding
 from biphasic.tasks.encoding import Encoder
 from biphasic.tasks.finetune import encode_task
-from biphasic.tasks.kinds.questions import Window, best_span
+from biphasic.tasks.kinds.questions import Answer, Question, Window, best_span
+from biphasic.tasks.kinds.text import AnsweredText
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import (
-    SPLITS,
-    Answer,
-    AnsweredText,
-    ExampleTask,
-    Question,
-)
+from biphasic.tasks.records import SPLITS, ExampleTask
 from custom_tasks import task_info
 
 

@@ -21,9 +21,9 @@ from biphasic.tasks.finetune import (
     finetune_group,
     read_items,
 )
-from biphasic.tasks.kinds.questions import EncodedQuestions
+from biphasic.tasks.kinds.questions import Answer, AnswerLearner, Question
 from biphasic.tasks.kinds.registry import KINDS
-from biphasic.tasks.records import SPLITS, Answer, ExampleTask, Question, TaskInfo
+from biphasic.tasks.records import SPLITS, ExampleTask, TaskInfo
 from biphasic.training.step.embedding_rows import ShortTable
 
 TRAINED = ("sc", "ml", "sr", "tc", "qa", "ir")
@@ -137,7 +137,7 @@ def test_few_examples_are_all_that_a_run_reads(model, run_of, tiny_tasks):
     assert every["test"].scores.tobytes() != first[1]["test"].scores.tobytes()
 
 
-class _Read(EncodedQuestions):
+class _Read(AnswerLearner):
     """Question answering that records the windows that a run reads."""
 
     def __init__(self, task, tokenizer, *, protocol):

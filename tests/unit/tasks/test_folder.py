@@ -12,8 +12,7 @@ from biphasic.tasks.folder import (
     read_description,
     write_task_folder,
 )
-from biphasic.tasks.records import SPLITS
-from biphasic.tasks.rows.content import TaskContent
+from biphasic.tasks.records import SPLITS, TaskContent
 
 ROW = {"id": "a", "text": "é\u2028", "label": 1}
 

@@ -10,14 +10,9 @@ import pytest
 from biphasic.errors import DataError
 from biphasic.files import digest, file_sha256
 from biphasic.tasks.folder import count_overlaps, load_task, read_description
-from biphasic.tasks.records import (
-    SPLITS,
-    Answer,
-    ExampleTask,
-    Question,
-    RetrievalTask,
-    TaggedSentence,
-)
+from biphasic.tasks.kinds.questions import Answer, Question
+from biphasic.tasks.kinds.tagging import TaggedSentence
+from biphasic.tasks.records import SPLITS, ExampleTask, RetrievalTask
 from custom_tasks import at, task_info
 from tiny_use import write_jsonl
 

@@ -148,7 +148,7 @@ def test_the_protocol_decides_before_the_model(tmp_path):
     readings = [
         (protocol.reading, protocol.attention)
         for settings in ({}, {"attention": "causal"}, {"reading": "clm"}, {"reading": "mntp"})
-        for protocol in [kind.protocol_for(FinetuneProtocol(**settings), model)]
+        for protocol in [kind.learner.protocol_for(FinetuneProtocol(**settings), model)]
     ]
     assert readings == [
         *(("mlm", "bidirectional"), ("clm", "causal")),

@@ -20,10 +20,9 @@ from biphasic.errors import DataError
 from biphasic.export.output import sign
 from biphasic.tasks import predict
 from biphasic.tasks.inputs import open_input, open_source
-from biphasic.tasks.kinds.tagging import entity_borders
+from biphasic.tasks.kinds.tagging import entity_borders, split_words
 from biphasic.tasks.outputs import check_output, new_file
 from biphasic.tasks.predict import predict_file
-from biphasic.tasks.rows.tagged import split_words
 from mini_study import flip
 from tiny_use import LABELS, read_jsonl, write_head, write_jsonl, write_model
 

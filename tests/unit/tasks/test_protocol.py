@@ -69,7 +69,7 @@ def test_identities_of_earlier_fine_tunings_stay():
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_head_that_a_kind_does_not_have_names_nothing(kind):
     dense = FinetuneProtocol(head="dense")
-    given = {"is_pooled": KINDS[kind].is_pooled}
+    given = {"is_pooled": KINDS[kind].facts.is_pooled}
     is_named = dense.determinants(**given) != FinetuneProtocol().determinants(**given)
     assert is_named == dense.has_dense_head(**given) == (kind in {"sc", "ml", "sr"})
 

@@ -11,9 +11,9 @@ from torch import nn
 
 from biphasic.tasks.encoding import Encoder, new_head
 from biphasic.tasks.finetune import encode_task
-from biphasic.tasks.kinds.questions import EncodedQuestions
+from biphasic.tasks.kinds.questions import Answer, AnswerLearner, Question
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, Answer, ExampleTask, Question, TaskInfo
+from biphasic.tasks.records import SPLITS, ExampleTask, TaskInfo
 
 INFO = TaskInfo("t", "qa", "T", "f1", "0" * 64)
 # Words that both tokenizers begin and end tokens with; the WordPiece drops marks and joiners.
@@ -63,7 +63,7 @@ def encode(tokenizer, *questions, max_seqlen=64, overlap=4, train=None, tokens=N
     protocol = FinetuneProtocol(
         max_seqlen=max_seqlen, max_question_tokens=4, window_overlap=overlap
     )
-    return EncodedQuestions(ExampleTask(INFO, splits, tokens=tokens), tokenizer, protocol=protocol)
+    return AnswerLearner(ExampleTask(INFO, splits, tokens=tokens), tokenizer, protocol=protocol)
 
 
 def perfect_scores(encoded):

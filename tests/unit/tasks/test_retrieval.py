@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from biphasic.tasks.finetune import encode_task
-from biphasic.tasks.kinds.retrieval import EncodedRetrieval
+from biphasic.tasks.kinds.retrieval import RetrievalLearner
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import RetrievalTask, TaskInfo
 
@@ -107,7 +107,7 @@ def test_each_query_finds_its_document_however_few_similarities_are_in_memory(
 ):
     """The n-th query and the n-th document, from the last id on, have one direction."""
     monkeypatch.setattr(
-        EncodedRetrieval, "similarities_at_once", 20
+        RetrievalLearner, "similarities_at_once", 20
     )  # two queries, thrice, and one
     given = task(
         corpus={f"d{number}": "a" for number in range(9)},

@@ -11,8 +11,7 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.store import TASK
 from biphasic.tasks import source as source_module
 from biphasic.tasks.folder import TaskDescription, load_task, write_task_folder
-from biphasic.tasks.records import SPLITS
-from biphasic.tasks.rows.content import TaskContent
+from biphasic.tasks.records import SPLITS, TaskContent
 from biphasic.tasks.source import split_source
 from custom_tasks import Store, refused, write_beir, write_splits, write_yaml
 
@@ -26,7 +25,6 @@ def test_overlaps_and_the_most_frequent_label_are_kept(store, custom):
     write_splits(custom, ".csv", "text,label\ne,x\n", "dev")
     task = store.task(f"sc:{custom}")
     assert task.info.overlaps == {"train/test": 1}
-    assert task.info.majority == ("x", pytest.approx(2 / 3))
     assert store.said == [
         "task mood: examples: train 2, validation 1, test 3",
         "mood: 1 of 3 test examples also occur in train",

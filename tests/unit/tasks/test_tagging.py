@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from biphasic.tasks.kinds.tagging import EncodedTagging
+from biphasic.tasks.kinds.tagging import TaggedSentence, TagLearner
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, ExampleTask, TaggedSentence
+from biphasic.tasks.records import SPLITS, ExampleTask
 from custom_tasks import task_info
 
 FAMILY = "\N{MAN}\N{ZERO WIDTH JOINER}\N{WOMAN}\N{ZERO WIDTH JOINER}\N{GIRL}"
@@ -52,7 +52,7 @@ def encode(tokenizer, *sentences, max_seqlen=512, labels=LABELS):
         for number, (words, tags) in enumerate(sentences)
     )
     task = ExampleTask(task_info("tc", "entity_f1"), dict.fromkeys(SPLITS, records), labels)
-    return EncodedTagging(task, tokenizer, protocol=FinetuneProtocol(max_seqlen=max_seqlen))
+    return TagLearner(task, tokenizer, protocol=FinetuneProtocol(max_seqlen=max_seqlen))
 
 
 class Oracle(nn.Module):

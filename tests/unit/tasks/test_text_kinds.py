@@ -10,12 +10,9 @@ from torch import nn
 from biphasic.errors import TrainingError
 from biphasic.tasks.finetune import encode_task
 from biphasic.tasks.kinds.regression import standardisation
+from biphasic.tasks.kinds.text import AnsweredText
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import (
-    SPLITS,
-    AnsweredText,
-    ExampleTask,
-)
+from biphasic.tasks.records import SPLITS, ExampleTask
 from custom_tasks import task_info
 
 LABELS = ("fast", "new", "old")

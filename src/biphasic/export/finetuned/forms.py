@@ -29,8 +29,8 @@ from biphasic.export.hf import write_older_rope
 from biphasic.model.loading.directions import open_both_ways
 from biphasic.model.loading.eurobert import eurobert_config
 from biphasic.model.loading.reading import body_class, read_config
-from biphasic.tasks.finetuned import Form, HeadRecord, HeadWeights
 from biphasic.tasks.kinds.registry import KINDS
+from biphasic.tasks.records import Form, HeadRecord, HeadWeights
 from biphasic.training.state import save_tensors
 
 WEIGHTS = "model.safetensors"
@@ -90,12 +90,12 @@ class _Finetuned:
     def labelled(self, config: Any) -> Any:
         """Return a configuration with output names for transformers' pipelines."""
         config, kind = deepcopy(config), KINDS[self.record.kind]
-        names: Sequence[str] = self.record.labels or kind.output_names
+        names: Sequence[str] = self.record.labels or kind.facts.output_names
         config.num_labels = len(names)
         config.id2label = dict(enumerate(names))
         config.label2id = {name: number for number, name in enumerate(names)}
-        if kind.problem_type:
-            config.problem_type = kind.problem_type
+        if kind.facts.problem_type:
+            config.problem_type = kind.facts.problem_type
         return config
 
     def head_in_weights(self, layer: str) -> HeadWeights:
@@ -129,7 +129,7 @@ def forms_of(
         plain = body_class(encoder, config)
         yield WrittenForm("sentence-transformers", plain, config, body, head=None)
         return
-    model, form = _Finetuned(config, body, head, record), KINDS[record.kind].form
+    model, form = _Finetuned(config, body, head, record), KINDS[record.kind].facts.form
     exact = _sequence_form if form == "sequence-classification" else _linear_form
     if written := exact(model):
         yield written
@@ -196,7 +196,7 @@ def _as_dense(head: Mapping[str, Tensor], record: HeadRecord) -> dict[str, Tenso
 
 def _linear_form(model: _Finetuned) -> WrittenForm | None:
     """Return transformers' class for a kind of task if it is a body plus one linear layer."""
-    form: Form = KINDS[model.record.kind].form
+    form: Form = KINDS[model.record.kind].facts.form
     architecture = _LINEAR[form].get(type(model.config), None)
     if not isinstance(architecture, type):
         return None
@@ -216,7 +216,7 @@ def _linear_form(model: _Finetuned) -> WrittenForm | None:
 
 def _own_form(model: _Finetuned) -> WrittenForm:
     """Return a class of its own: the body plus the head."""
-    form: Form = KINDS[model.record.kind].form
+    form: Form = KINDS[model.record.kind].facts.form
     architecture, config = _OWN[form], model.config
     scale = {"mean": model.record.mean, "deviation": model.record.deviation}
     whole = model.labelled(own.EncoderWithHeadConfig(config, has_dense=model.is_dense, **scale))

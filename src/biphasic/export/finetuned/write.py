@@ -150,8 +150,6 @@ _LOADING = {
     "token-classification": "loads with AutoModelForTokenClassification",
     "question-answering": "loads with AutoModelForQuestionAnswering",
     "sentence-transformers": "loads with SentenceTransformer or AutoModel",
-    "separate-head": "written by an earlier version: transformers loads it without its head; "
-    "delete it and fine-tune again",
 }
 
 
@@ -234,7 +232,7 @@ def _make(
     [planned] = plan.tasks
     protocol = planned.training.protocol
     tokenizer, task = TextTokenizer.load(plan.encoder.folder), load_task(planned.folder)
-    texts = KINDS[planned.info.kind].sample(task, most=NUM_EXAMPLES)
+    texts = KINDS[planned.info.kind].examples.sample(task, most=NUM_EXAMPLES)
     sequences = example_sequences(texts, tokenizer, max_seqlen=protocol.max_seqlen)
     # Beside `out`, where there is space for weights.
     with tempfile.TemporaryDirectory(prefix=f".partial-{out.name}-", dir=out.parent) as name:
@@ -288,6 +286,7 @@ def _draft(
 ) -> HeadRecord:
     """Return `head.json` of a model; form and head are set when it is written."""
     [planned] = plan.tasks
+    learner = KINDS[planned.info.kind].learner
     return HeadRecord.model_validate(
         {
             "format": HEAD_FORMAT,
@@ -305,7 +304,7 @@ def _draft(
             "test": kept.metrics.get("test"),
             "baselines": baselines,
             "protocol": planned.training.protocol.model_dump(mode="json"),
-            **KINDS[planned.info.kind].head_fields(task, tokenizer, protocol=planned.protocol),
+            **learner.head_fields(task, tokenizer, protocol=planned.protocol),
         }
     )
 

@@ -99,9 +99,9 @@ class PlannedTask:
     def determinants(self) -> dict[str, Any]:
         """The constants that determine the identity of a fine-tuning."""
         kind = KINDS[self.info.kind]
-        settings = self.protocol.determinants(is_pooled=kind.is_pooled)
+        settings = self.protocol.determinants(is_pooled=kind.facts.is_pooled)
         # `train_examples` once drew the windows of such kinds.
-        draws = kind.has_windows and "train_examples" in settings
+        draws = kind.facts.has_windows and "train_examples" in settings
         if self.protocol.is_probe and self.info.has_pairs:  # they once read a pair as one text
             settings["pairs"] = "both texts"
         return {**settings, "draws": "examples"} if draws else settings

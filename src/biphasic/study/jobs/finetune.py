@@ -30,8 +30,8 @@ from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.training.memory import release_excess
 
 if TYPE_CHECKING:
-    from biphasic.tasks.finetune import EncodedTask, Keep, Result
-    from biphasic.tasks.kinds.kind import TaskKind
+    from biphasic.tasks.finetune import Keep, Result
+    from biphasic.tasks.kinds.kind import Learner
 
 
 # Names a file in the store: never a path, whatever a job file says.
@@ -206,7 +206,7 @@ class FinetuneJob(Job):
         is_ours = self.encoder.is_relative_to(self.store)
         remedy = "delete the folder and run again" if is_ours else "run the command again"
         check_model(self.encoder, self.state, remedy=remedy)
-        kind = KINDS[read_description(self.training.folder).kind]
+        kind = KINDS[read_description(self.training.folder).kind].learner
         protocol = kind.protocol_for(self.training.protocol, self.encoder)
         model = on_compute_device(kind.load(self.encoder, protocol))
         check_contract(model, causal=protocol.is_causal)
@@ -235,13 +235,13 @@ class FinetuneJob(Job):
             yield index, scored, results
             finished += 1
 
-    def _encoder_of_tasks(self, kind: TaskKind) -> Callable[[TaskInput], EncodedTask]:
+    def _encoder_of_tasks(self, kind: type[Learner]) -> Callable[[TaskInput], Learner]:
         """Return a function that encodes a task with its name in the study, once per process."""
         is_of_corpus = self.tokenizer != self.encoder
         load = read_tokenizer if is_of_corpus else TextTokenizer.load
         content = load(self.tokenizer).sha256
 
-        def encode(task: TaskInput) -> EncodedTask:
+        def encode(task: TaskInput) -> Learner:
             protocol = kind.protocol_for(task.protocol, self.encoder).model_dump_json()
             return _encoded(task.folder, task.name, self.tokenizer, content, protocol)
 
@@ -255,7 +255,7 @@ class FinetuneJob(Job):
 @lru_cache(maxsize=8)
 def _encoded(
     folder: Path, name: str, tokenizer: Path, _tokenizer_sha256: str, protocol: str
-) -> EncodedTask:
+) -> Learner:
     from biphasic.tasks.finetune import encode_task  # noqa: PLC0415
 
     task = load_task(folder)

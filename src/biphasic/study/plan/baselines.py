@@ -90,7 +90,7 @@ class PlannedBaseline:
             loaded = TextTokenizer.load(self.vectors.encoder or tokenizer)
             setting = Setting(protocol, loaded, self.vectors.width, self.seed)
         predicted = kind.baselines[self.baseline](task, setting)
-        scores = {split: kind.score_predictions(task, split, of) for split, of in predicted.items()}
+        scores = {split: kind.learner.score(task, split, of) for split, of in predicted.items()}
         record = ResultRecord(
             format=RESULT_FORMAT,
             id=self.id,

@@ -111,7 +111,7 @@ def run_flops(body: int, task: PlannedTask, example_tokens: int) -> int:
     else:  # a search reads its corpus as well, whose size is not known here
         passes = 2 * task.num_examples.get("test", 0)
     length = min(example_tokens, task.protocol.max_seqlen)
-    return passes * body * KINDS[task.info.kind].texts_per_item * length
+    return passes * body * KINDS[task.info.kind].facts.texts_per_item * length
 
 
 def shape_of(recipe: Recipe, *, vocab_size: int) -> ModelShape | None:

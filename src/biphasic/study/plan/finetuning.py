@@ -197,13 +197,14 @@ def check_lengths(
                 f"task '{name}': layer: {protocol.layer}: the encoder has {layers} layers"
             )
         elif kind is not None:
-            if protocol.is_probe and KINDS[kind].facts.is_trained and not KINDS[kind].is_probed:
-                known = ", ".join(each.name for each in KINDS.values() if each.is_probed)
+            facts = KINDS[kind].facts
+            if protocol.is_probe and facts.is_trained and not facts.is_probed:
+                known = ", ".join(each.name for each in KINDS.values() if each.facts.is_probed)
                 problems.append(
                     f"task '{name}': train: head is for tasks of kind {known}, not '{kind}'"
                 )
             try:
-                KINDS[kind].check_protocol(tokenizer, protocol=protocol)
+                KINDS[kind].learner.check_protocol(tokenizer, protocol=protocol)
             except ConfigError as error:
                 problems.append(f"task '{name}': {error}")
     if problems:
@@ -238,7 +239,7 @@ def other_reading_of_phase(phase: ObjectiveConfig, task: PlannedTask) -> str:
 
 def _compares_vectors(task: PlannedTask) -> bool:
     """Return whether a task compares an encoder's vectors as they are."""
-    return not task.is_trained and KINDS[task.info.kind].is_cosine
+    return not task.is_trained and KINDS[task.info.kind].facts.is_cosine
 
 
 def _other_settings(
@@ -253,7 +254,7 @@ def _other_settings(
 
 def _unread_prompts(task: PlannedTask, prompts: Mapping[str, str]) -> Iterator[str]:
     """Say which prompts of an embedding model are not in the templates of a retrieval task."""
-    kind, unread = KINDS[task.info.kind], list[str]()
+    kind, unread = KINDS[task.info.kind].examples, list[str]()
     if task.is_read and "query_template" in kind.settings:
         description = read_description(task.folder)
         for role, prompt in prompts.items():

@@ -489,5 +489,5 @@ def deciding_metric(task: TaskConfig, info: TaskInfo, *, is_paper: bool) -> str:
             about=f"task '{task.name}'",
         )
     is_given = task.origin in PUBLISHED or task.origin in BUILTIN_TASKS
-    of_paper = KINDS[info.kind].paper_metric if is_paper and is_given else None
+    of_paper = KINDS[info.kind].facts.paper_metric if is_paper and is_given else None
     return task.metric or of_paper or info.metric

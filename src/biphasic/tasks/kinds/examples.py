@@ -1,129 +1,252 @@
-"""Kinds whose splits are files with an example in each line."""
+"""Kinds whose splits are files with an example in each row.
+
+An example is a pydantic record: its fields are the columns of a file, and the aliases of a field
+the usual names of its column.
+"""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
+
+import numpy as np
+from pydantic import AfterValidator, AliasChoices, AllowInfNan, ConfigDict, Strict, ValidationError
+from pydantic.dataclasses import dataclass
+from pydantic.fields import FieldInfo
+from pydantic_core import ArgsKwargs, PydanticCustomError
 
 from biphasic.errors import DataError, reading
-from biphasic.rows import Row, plain_name, plain_suffix, rows
-from biphasic.tasks.kinds.kind import Sample, TaskKind
-from biphasic.tasks.records import SPLITS, ExampleTask, TaskInfo
-from biphasic.tasks.rows.content import TaskContent
+from biphasic.rows import Row, plain_name, plain_suffix, rows, text_fault
+from biphasic.seeds import permutation, stream
+from biphasic.tasks.kinds.kind import Examples, Sample
+from biphasic.tasks.records import SPLITS, ExampleTask, HeadRecord, TaskContent, TaskInfo
 from biphasic.tasks.rows.labels import Labels, check_labels, read_labels
-from biphasic.tasks.rows.splits import SPLIT_NAMES, cut_splits, find_splits
 from biphasic.tasks.rows.templates import template_fields
+from biphasic.tasks.settings import FileSettings, TaskSettings
 
-if TYPE_CHECKING:
-    from biphasic.tasks.folder import TaskDescription
-    from biphasic.tasks.task_file import TaskFile
-
+ItemT = TypeVar("ItemT")
 LABELS = "labels"  # setting of kinds with named outputs
 CLUSTER = "cluster"  # column of what examples share, such as a document
 _TRAINING = "the training split"
+# Usual names of splits.
+SPLIT_NAMES = {"train": "train", "validation": "validation|valid|val|dev", "test": "test"}
+FIELDS = ConfigDict(validate_by_name=True, validate_by_alias=True)
+"""Configuration of records of examples."""
 
 
-class ExampleKind(TaskKind):
-    """A kind with files of examples: `SPLIT.jsonl`, and `labels.json` if its outputs have names."""
+def _checked_text(value: str) -> str:
+    if fault := text_fault(value):
+        raise PydanticCustomError("text_fault", "{fault}", {"fault": fault})
+    return value
 
-    optional_files = ("validation.jsonl",)
-    optional_columns = (CLUSTER,)
-    suffixes: ClassVar[tuple[str, ...]] = (".jsonl", ".csv", ".tsv")  # of the user's files
 
-    @abstractmethod
-    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> Any:
-        """Return the example in a row; it has an `id`.
+def not_empty(text: str) -> str:
+    """Refuse a text without signs: a validator of fields."""
+    if not text.strip():
+        raise PydanticCustomError("text_fault", "is empty")
+    return text
 
-        Raises:
-            DataError: The row is unusable; nothing is repaired.
-        """
 
-    def check_train(self, examples: Sequence[Any], *, where: str) -> None:
-        """Check a training split as a whole.
+Text = Annotated[str, Strict(), AfterValidator(_checked_text)]
+Real = Annotated[float, Strict(), AllowInfNan(False)]
 
-        Raises:
-            DataError: There is nothing to learn.
-        """
 
-    def check_labels(self, labels: Sequence[str], *, where: str) -> None:
-        """Check the names of outputs.
+@plain_dataclass(frozen=True, slots=True)
+class Parsing:
+    """Where an example comes from: the context of its validators."""
 
-        Raises:
-            DataError: They are unusable.
-        """
-        check_labels(labels, where=where)
+    row: Row
+    labels: Sequence[str] = ()
+    template: str | None = None
 
-    def found_labels(self, rows: Sequence[Row], *, source: str) -> Labels:
-        """Return the labels of a training split; for kinds with the setting `labels`."""
+
+@dataclass(frozen=True, slots=True, config=FIELDS)
+class Example:
+    """One example of a split. Validators raise a ValueError about a row that is unusable."""
+
+    settings: ClassVar[tuple[str, ...]] = ()  # of task files, that only some kinds have
+    suffixes: ClassVar[tuple[str, ...]] = (".jsonl", ".csv", ".tsv")  # of people's files
+    inputs: ClassVar[tuple[str, ...]] = ("text",)  # what a model reads of an example
+    ready_field: ClassVar[str | None] = None  # column that replaces these in a row that has it
+    paired: ClassVar[Collection[str]] = ()  # columns that may be two: a pair of texts
+    numbered: ClassVar[Collection[str]] = ()  # columns that may be numbers, without a header
+    id: str
+
+    @classmethod
+    def columns(cls) -> dict[str, tuple[str, ...]]:
+        """The usual names of each column that a file must have; the first is that of folders."""
+        return {names[0]: names for names, field in cls._columns() if field.is_required()}
+
+    @classmethod
+    def optional(cls) -> tuple[str, ...]:
+        """The columns that a file may lack."""
+        needed = cls.columns()
+        return (*(names[0] for names, _ in cls._columns() if names[0] not in needed), CLUSTER)
+
+    @classmethod
+    def _columns(cls) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
+        for name, field in cls.__pydantic_fields__.items():  # type: ignore[attr-defined]
+            alias = field.validation_alias or name
+            names = alias.choices if isinstance(alias, AliasChoices) else [alias]
+            if not field.exclude and name != "id":
+                yield tuple(map(str, names)), field
+
+    @classmethod
+    def of(cls, row: Row, *, labels: Sequence[str] = (), template: str | None = None) -> Self:
+        """Return the example in a row; nothing is repaired."""
+        known = (*cls.columns(), *cls.optional())
+        value = {name: row.value[name] for name in known if name in row.value}
+        given = ArgsKwargs((), {**value, "id": row.id()})
+        try:
+            validator = cls.__pydantic_validator__  # type: ignore[attr-defined]
+            return validator.validate_python(given, context=Parsing(row, labels, template))
+        except ValidationError as error:
+            raise _fault(row, error) from None
+
+    @classmethod
+    def choose(cls, there: Collection[str], path: Path, file: FileSettings) -> dict[str, str]:
+        """Return the column of each field; `there` are those of the file."""
+        usual, chosen = cls.columns(), dict[str, str]()
+        texts = tuple(name for name in cls.inputs if name in usual)
+        groups = [texts, *((name,) for name in usual if name not in texts)]
+        for group in filter(None, groups):
+            if any(name in file.columns for name in group):
+                names = [str(file.columns.get(name, name)) for name in group]
+            else:
+                options = [*zip(*(usual[name] for name in group), strict=True)]
+                names = [*usual_columns(options, there, path=path)]
+            chosen |= dict(zip(group, names, strict=True))
+        return chosen
+
+    @classmethod
+    def written(cls, row: Row, labels: Labels | None) -> dict[str, Any]:
+        """Return fields of a row of people's files that are written differently in a folder."""
+        names = (names[0] for names, field in cls._columns() if field.annotation is float)
+        numbers = (row.written_number(name) for name in names if name in row.value)
+        return {name: number for of in numbers for name, number in of.items()}
+
+    @classmethod
+    def labels_in(cls, rows: Sequence[Row], *, source: str) -> Labels:
+        """Return the labels of a training split; for records with the setting `labels`."""
         raise NotImplementedError
 
-    def canonical(self, row: Row, labels: Labels | None) -> dict[str, Any]:
-        """Return fields of a row of the user's file that are written differently in a folder."""
+    @classmethod
+    def check_labels(cls, labels: Sequence[str], *, where: str) -> None:
+        """Check the names of outputs."""
+        check_labels(labels, where=where)
+
+    @classmethod
+    def check_train(cls, examples: Sequence[Any], *, where: str) -> None:
+        """Check that a training split as a whole teaches something."""
+
+    @classmethod
+    def check_splits(cls, splits: Mapping[str, Sequence[Row]]) -> None:
+        """Check that splits fit together: each file's columns are chosen alone."""
+
+    @classmethod
+    def details(cls, first: Row, description: TaskSettings) -> dict[str, Any]:
+        """Return further fields of a task, whose first row is given."""
         return {}
 
-    def reader(self, path: Path, file: TaskFile) -> Callable[[Path], Any]:
+    @classmethod
+    def reader(cls, file: FileSettings) -> Callable[[Path], Iterable[Row]]:
         """Return the reader of a file with one of the suffixes, except `.jsonl`."""
         return rows
 
-    def choose_columns(self, there: Collection[str], path: Path, file: TaskFile) -> dict[str, str]:
-        """Return the column of each field; `there` are those of the file."""
-        names = sorted({*self.columns} - {"id"})
-        return {name: str(file.columns.get(name) or name) for name in names}
+    @classmethod
+    def renamed(cls, row: Row, chosen: Mapping[str, str]) -> Row:
+        """Return a row with its fields under their own names."""
+        for column in chosen.values():
+            if column not in row.value:
+                raise row.lacks(column)
+        return replace(row, value={name: row.value[column] for name, column in chosen.items()})
 
-    @property
-    def has_labels(self) -> bool:
-        """Whether its outputs have names."""
-        return LABELS in self.settings
+    @classmethod
+    def asked(cls, row: Row, record: HeadRecord) -> Any:
+        """Return what a fine-tuned model reads of a row without an answer."""
+        raise NotImplementedError
 
-    def file_names(self, *, trained_on: str | None) -> list[str]:
-        """Return a file for each split, and that of the labels."""
-        names = [f"{split}.jsonl" for split in self.splits(trained_on=trained_on)]
-        return [*names, "labels.json"] if self.has_labels else names
+
+def _fault(row: Row, error: ValidationError) -> DataError:
+    """Return the first fault of a row as an error with its place."""
+    issue = error.errors(include_url=False)[0]
+    key, value, kind = issue["loc"][0], issue["input"], issue["type"]
+    if kind == "missing":
+        return row.lacks(str(key))
+    if kind in {"string_type", "float_type", "finite_number"}:
+        needed = "a text" if kind == "string_type" else "a finite number"
+        return row.error(f"'{key}' must be {needed}, not {value!r:.60}")
+    if kind == "value_error":
+        return row.error(str(issue["ctx"]["error"]))
+    return row.error(f"'{key}'{' ' if kind == 'text_fault' else ': '}{issue['msg']}")
+
+
+class RecordFiles(Examples):
+    """Files of records: `SPLIT.jsonl`, and `labels.json` if outputs have names."""
+
+    optional_files = ("validation.jsonl",)
+
+    def __init__(self, record: type[Example]) -> None:
+        self.record, self.settings = record, record.settings
+        self.fields, self.ready_field = record.inputs, record.ready_field
+        self.has_labels = LABELS in record.settings
+
+    def check_columns(self, columns: Mapping[str, Any], kind: str) -> None:
+        for name, column in columns.items():
+            if name not in {"id", *self.record.columns(), *self.record.optional()}:
+                super().check_columns({name: column}, kind)
+            if isinstance(column, int) and name not in self.record.numbered:
+                raise ValueError(f"columns.{name}: expected the name of a column, not {column}")
+            if isinstance(column, tuple) and name not in self.record.paired:
+                raise ValueError(f"columns.{name}: expected one column, not two")
+            if isinstance(column, tuple) and column[0] == column[1]:
+                raise ValueError(f"columns.{name}: a pair needs two different columns")
+
+    def example(self, row: Row, record: HeadRecord) -> Any:
+        return self.record.asked(row, record)
+
+    def file_names(self, splits: Sequence[str]) -> list[str]:
+        return [*(f"{split}.jsonl" for split in splits), *["labels.json"] * self.has_labels]
 
     def read(
-        self, folder: Path, description: TaskDescription, info: TaskInfo, files: Collection[str]
+        self, folder: Path, description: TaskSettings, info: TaskInfo, files: Sequence[str]
     ) -> ExampleTask:
-        """Read the examples of a task folder."""
         labels = read_labels(folder / "labels.json") if self.has_labels else ()
         if self.has_labels:
-            self.check_labels(labels, where=str(folder / "labels.json"))
-        clusters: dict[str, dict[str, str]] = {}
-        splits = {
-            split: self._unique(
-                rows(folder / f"{split}.jsonl"),
-                labels=labels,
-                template=description.template,
-                where=str(folder / f"{split}.jsonl"),
-                clusters=clusters.setdefault(split, {}),
+            self.record.check_labels(labels, where=str(folder / "labels.json"))
+        paths = {split: folder / f"{split}.jsonl" for split in SPLITS if f"{split}.jsonl" in files}
+        splits, clusters = {}, {}
+        for split, path in paths.items():
+            splits[split], clusters[split] = self._unique(
+                rows(path), labels, description.template, where=str(path)
             )
-            for split in SPLITS
-            if f"{split}.jsonl" in files
-        }
-        if named := {split: of for split, of in clusters.items() if of and split != "train"}:
-            info = replace(info, clusters=named)
         if train := splits.get("train"):
-            where = str(folder / "train.jsonl")
-            self.check_train(train, where=where)
-        return ExampleTask(info, splits, labels)
+            self.record.check_train(train, where=str(paths["train"]))
+        details = self.record.details(next(rows(next(iter(paths.values())))), description)
+        return ExampleTask(
+            replace(
+                info,
+                clusters={s: of for s, of in clusters.items() if of and s != "train"},
+                has_pairs=details.pop("has_pairs", False),
+            ),
+            splits,
+            labels,
+            **details,
+        )
 
     def _unique(
-        self,
-        rows: Iterable[Row],
-        *,
-        labels: Sequence[str],
-        template: str | None,
-        where: str,
-        clusters: dict[str, str],
-    ) -> tuple[Any, ...]:
+        self, rows: Iterable[Row], labels: Sequence[str], template: str | None, *, where: str
+    ) -> tuple[tuple[Any, ...], dict[str, str]]:
         """Parse the rows of one split, and their clusters; no id may occur twice."""
-        examples: dict[str, Any] = {}
+        examples, clusters = dict[str, Any](), dict[str, str]()
         is_text = template is not None and CLUSTER in template_fields(template)
         for row in rows:
-            example = self.parse(row, labels=labels, template=template)
+            example = self.record.of(row, labels=labels, template=template)
             if example.id in examples:
                 raise row.error(f"the id '{example.id}' is repeated")
             examples[example.id] = example
@@ -133,74 +256,67 @@ class ExampleKind(TaskKind):
                 raise row.error(f"rows with and without a '{CLUSTER}'; give every row one, or none")
         if not examples:
             raise DataError(f"{where}: the split is empty")
-        return tuple(examples.values())
+        return tuple(examples.values()), clusters
 
     def inputs(self, task: ExampleTask, split: str) -> Iterator[Sample]:
-        """Yield what a model reads of each example of a split."""
-        yield from map(attrgetter(*self.input_fields), task.splits.get(split, ()))
+        yield from map(attrgetter(*self.fields), task.splits.get(split, ()))
 
     def find_files(self, folder: Path) -> dict[str, Path]:
-        """Return the files of splits, and that of the labels."""
-        files = find_splits(folder, self.suffixes)
+        files, ends = {}, "|".join(map(re.escape, self.record.suffixes))
+        for split, names in SPLIT_NAMES.items():
+            # SQuAD's file names include the version, those of Universal Dependencies the treebank.
+            pattern = rf"(.+-ud-)?({names})(-v\d+\.\d+)?({ends})(\.gz|\.zst)?"
+            paths = [path for path in sorted(folder.iterdir()) if re.fullmatch(pattern, path.name)]
+            if path := only_path(paths):
+                files[split] = path
         if self.has_labels and (folder / "labels.json").is_file():
             files["labels"] = folder / "labels.json"
         return files
 
     def usual_names(self, content: str) -> str:
-        """Describe the usual file names of a split."""
-        return f"{SPLIT_NAMES[content].replace('|', ', ')} with {', '.join(self.suffixes)}"
+        return f"{SPLIT_NAMES[content].replace('|', ', ')} with {', '.join(self.record.suffixes)}"
 
-    def check_file(self, path: Path, content: str) -> None:
-        """Check the suffix of a split."""
-        if content in SPLITS and plain_suffix(path) not in self.suffixes:
-            known = ", ".join(self.suffixes)
+    def check_file(self, path: Path, content: str, kind: str) -> None:
+        if content in SPLITS and plain_suffix(path) not in self.record.suffixes:
+            known = ", ".join(self.record.suffixes)
             raise DataError(
-                f"{path}: a file of kind {self.name} ends in {known} (.gz or .zst may follow)"
+                f"{path}: a file of kind {kind} ends in {known} (.gz or .zst may follow)"
             )
 
     def read_files(
-        self, file: TaskFile, files: Mapping[str, Path], *, where: str
+        self, file: FileSettings, files: Mapping[str, Path], *, where: str
     ) -> tuple[TaskContent, dict[str, int]]:
-        """Read the user's files of splits."""
         paths = {split: files[split] for split in SPLITS if split in files}
         rows = {split: self._read_rows(path, file) for split, path in paths.items()}
         for split, path in paths.items():
             if not rows[split]:
                 raise DataError(f"{path}: the {split} split is empty")
-        self.check_same_fields(rows)
+        self.record.check_splits(rows)
         labels = self._labels(file, files, rows.get("train", ())) if self.has_labels else None
         names = labels.names if labels else ()
         for split, path in paths.items():
             rows[split] = [
-                replace(row, value={**row.value, "id": row.id(), **self.canonical(row, labels)})
+                replace(
+                    row, value={**row.value, "id": row.id(), **self.record.written(row, labels)}
+                )
                 for row in rows[split]
             ]
-            self._unique(
-                rows[split], labels=names, template=file.template, where=str(path), clusters={}
-            )
+            self._unique(rows[split], names, file.template, where=str(path))
         cut = cut_splits(rows, file, where=where)
         if train := cut.get("train"):
-            where = str(paths["train"])
-            parsed = [self.parse(row, labels=names, template=file.template) for row in train]
-            self.check_train(parsed, where=where)
+            parsed = [self.record.of(row, labels=names, template=file.template) for row in train]
+            self.record.check_train(parsed, where=str(paths["train"]))
         splits = {split: [row.value for row in kept] for split, kept in cut.items()}
         counts = {split: len(kept) for split, kept in cut.items()}
         return TaskContent(splits=splits, labels=names), counts
 
-    def check_same_fields(self, splits: Mapping[str, Sequence[Row]]) -> None:
-        """Check that all splits have the same fields: each file's columns are chosen alone.
-
-        Raises:
-            DataError: They do not.
-        """
-
-    def _read_rows(self, path: Path, file: TaskFile) -> list[Row]:
+    def _read_rows(self, path: Path, file: FileSettings) -> list[Row]:
         """Return the rows of one file with canonical field names."""
-        reader = rows if plain_suffix(path) == ".jsonl" else self.reader(path, file)
+        reader = rows if plain_suffix(path) == ".jsonl" else self.record.reader(file)
         with reading(path, DataError):
             examples = list(reader(path))
         if reader is rows:
-            return self._renamed_rows(examples, path, file)
+            return self._renamed(examples, path, file)
         for name, column in sorted(file.columns.items()):
             if not isinstance(column, int):
                 raise DataError(
@@ -208,13 +324,13 @@ class ExampleKind(TaskKind):
                 )
         return examples
 
-    def _renamed_rows(self, rows: Sequence[Row], path: Path, file: TaskFile) -> list[Row]:
+    def _renamed(self, rows: Sequence[Row], path: Path, file: FileSettings) -> list[Row]:
         """Return rows with fields named as in docs/formats.md; the first row decides."""
         if not rows:
             return []
         there = rows[0].value.keys()
-        chosen = self.choose_columns(there, path, file)
-        for name in ("id", *self.optional_columns):
+        chosen = self.record.choose(there, path, file)
+        for name in ("id", *self.record.optional()):
             if name in file.columns or (name in there and name not in chosen.values()):
                 chosen[name] = str(file.columns.get(name, name))
             late = next((row for row in rows if name in row.value and name not in there), None)
@@ -225,17 +341,10 @@ class ExampleKind(TaskKind):
                 )
         for column in chosen.values():
             if column not in there:
-                raise DataError(f"{path}:1: no column '{column}'; {available(there)}")
-        return [self.renamed(row, chosen) for row in rows]
+                raise DataError(f"{path}:1: no column '{column}'; {_available(there)}")
+        return [self.record.renamed(row, chosen) for row in rows]
 
-    def renamed(self, row: Row, chosen: Mapping[str, str]) -> Row:
-        """Return a row with its fields under their own names."""
-        for column in chosen.values():
-            if column not in row.value:
-                raise row.lacks(column)
-        return replace(row, value={name: row.value[column] for name, column in chosen.items()})
-
-    def _labels(self, file: TaskFile, files: Mapping[str, Path], rows: Sequence[Row]) -> Labels:
+    def _labels(self, file: FileSettings, files: Mapping[str, Path], rows: Sequence[Row]) -> Labels:
         if file.labels is not None:
             names = tuple(plain_name(str(label)) for label in file.labels)
             labels = Labels(names, "the task file")
@@ -243,8 +352,8 @@ class ExampleKind(TaskKind):
             path = files["labels"]
             labels = Labels(read_labels(path), path.name, is_numbered=True)
         else:
-            labels = self.found_labels(rows, source=_TRAINING)
-        self.check_labels(labels.names, where=labels.source)
+            labels = self.record.labels_in(rows, source=_TRAINING)
+        self.record.check_labels(labels.names, where=labels.source)
         return labels
 
 
@@ -257,11 +366,47 @@ def usual_columns(
         return (complete or options)[0]
     if not complete:
         usual = ", ".join(" and ".join(names) for names in options)
-        raise DataError(f"{path}:1: no column of the usual names ({usual}); {available(there)}")
+        raise DataError(f"{path}:1: no column of the usual names ({usual}); {_available(there)}")
     fitting = " or ".join(" and ".join(names) for names in complete)
     raise DataError(f"{path}:1: columns {fitting} all match; choose in a task file (columns)")
 
 
-def available(there: Collection[str]) -> str:
+def _available(there: Collection[str]) -> str:
     """Describe the columns of a file, and how to choose among them."""
     return f"there are {', '.join(map(repr, there))}; name columns in a task file (columns)"
+
+
+def only_path(paths: list[Path]) -> Path | None:
+    """Return the only path, or None if there is none."""
+    if len(paths) > 1:
+        names = " or ".join(path.name for path in paths)
+        raise DataError(f"{paths[0].parent}: several files match ({names}); set one in a task file")
+    return paths[0] if paths else None
+
+
+def cut_splits(
+    splits: Mapping[str, Sequence[ItemT]], file: FileSettings, *, where: str
+) -> dict[str, list[ItemT]]:
+    """Take splits out of the training split, then keep as many examples of each as allowed."""
+    # Both choices depend only on the seed and the number of examples, whose order does not change.
+    cut = {split: list(items) for split, items in splits.items()}
+    shares = {"test": file.test_fraction, "validation": file.validation_fraction}
+    fractions = {split: share for split, share in shares.items() if share}
+    if fractions:
+        whole = cut.pop("train")
+        order = permutation(stream("task-split", file.seed), len(whole))
+        start = 0
+        for split, fraction in fractions.items():
+            end = start + round(fraction * len(whole))
+            cut[split] = [whole[index] for index in np.sort(order[start:end])]
+            start = end
+        cut["train"] = [whole[index] for index in np.sort(order[start:])]
+    for split, items in cut.items():
+        if not items:
+            raise DataError(f"{where}: the fractions leave no example for {split}")
+    for split, limit in file.limits.items():
+        items = cut.get(split, [])
+        if len(items) > limit:
+            order = permutation(stream(f"task-limit-{split}", file.seed), len(items))
+            cut[split] = [items[index] for index in np.sort(order[:limit])]
+    return cut

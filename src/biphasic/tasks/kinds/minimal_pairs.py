@@ -10,41 +10,40 @@ arXiv:1910.14659, section 2; Kauf and Ivanova 2023, arXiv:2305.10588, section 3 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, field_validator
+from pydantic.dataclasses import dataclass
 
 from biphasic.errors import ConfigError, DataError
-from biphasic.facts import KindFacts, metric_facts
+from biphasic.facts import metric_facts
 from biphasic.files import read_json
 from biphasic.records import LedgerEntry, StateRecord, objectives_of, parse_record
-from biphasic.rows import Row
 from biphasic.seeds import permutation, stream
 from biphasic.tasks.baselines import Baseline, chance
-from biphasic.tasks.kinds.examples import ExampleKind
-from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
+from biphasic.tasks.kinds.examples import FIELDS, Example, RecordFiles, Text, not_empty
+from biphasic.tasks.kinds.kind import Facts, Learner, SplitScores, TaskKind
 from biphasic.tasks.protocol import FinetuneProtocol, Reading
-from biphasic.tasks.records import SPLITS, ExampleTask, MinimalPair
-from biphasic.tasks.rows.content import TaskContent
+from biphasic.tasks.records import ExampleTask, TaskContent
+from biphasic.tasks.settings import FileSettings
 
 if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
     from biphasic.data.packing import TokenIds
-    from biphasic.data.tokens.tokenizer import TextTokenizer
     from biphasic.model.head import LanguageModelHead
     from biphasic.objectives.words import Spellings
     from biphasic.tasks.encoding import Encoder
-    from biphasic.tasks.task_file import TaskFile
 
 PER_PARADIGM = "pairs_per_paradigm"  # setting of kinds whose examples are sampled in groups
-_GOOD, _BAD, _PARADIGM = "sentence_good", "sentence_bad", "UID"  # BLiMP's names
 _READINGS: tuple[Literal["mlm"], Literal["mntp"], Literal["clm"]] = ("mlm", "mntp", "clm")
 
 # Sentences whose masked copies are in memory together, and logits of one product: 64 MiB.
@@ -52,36 +51,60 @@ _SENTENCES = 1024
 _LOGITS = 1 << 24
 
 
-class EncodedPairs(EncodedTask):
+@dataclass(frozen=True, slots=True, config=FIELDS)
+class MinimalPair(Example):
+    """An acceptable sentence and one that is not; `group` is its paradigm, "" for none.
+
+    Equal sentences are a tie and not an error: BLiMP, which names the columns, has such pairs.
+    """
+
+    settings: ClassVar[tuple[str, ...]] = (PER_PARADIGM,)
+    inputs: ClassVar[tuple[str, ...]] = ("good", "bad")
+    good: Annotated[Text, Field(validation_alias="sentence_good")]
+    bad: Annotated[Text, Field(validation_alias="sentence_bad")]
+    group: Annotated[Text, Field(validation_alias="UID")] = ""
+    _not_empty = field_validator("good", "bad")(not_empty)
+
+
+class _PairFiles(RecordFiles):
+    def read_files(
+        self, file: FileSettings, files: Mapping[str, Path], *, where: str
+    ) -> tuple[TaskContent, dict[str, int]]:
+        content, counts = super().read_files(file, files, where=where)
+        if file.pairs_per_paradigm is None:
+            return content, counts
+        splits = {
+            split: list(_sample(list(rows), file.pairs_per_paradigm, seed=file.seed))
+            for split, rows in content.splits.items()
+        }
+        return replace(content, splits=splits), {split: len(r) for split, r in splits.items()}
+
+
+class PairLearner(Learner):
     """Minimal pairs as token sequences; nothing is trained."""
 
-    def __init__(
-        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-    ) -> None:
-        if protocol.reading is None:
+    def encode(self, task: ExampleTask) -> None:
+        if self.protocol.reading is None:
             raise ConfigError("reading: set clm, mlm or mntp")
-        self.info, self.tokenizer, self.pad_id = task.info, tokenizer, tokenizer.pad_id
-        self.reading, self.hides_rest = protocol.reading, protocol.hidden_tokens == "rest_of_word"
-        self.examples = {split: task.splits[split] for split in SPLITS[1:] if split in task.splits}
-        self.pairs, self.num_truncated = {}, {}
+        self.reading = self.protocol.reading
+        self.hides_rest = self.protocol.hidden_tokens == "rest_of_word"
+        self.pairs = {}
         places: dict[bytes, int] = {}
         self.sentences: list[TokenIds] = []  # different ones: equal ones are read once and tie
-        for split in self.examples:
-            framed = self._framed(split, max_seqlen=protocol.max_seqlen)
+        for split in self.scored:
+            framed = self._sentences(split)
             for sentence in framed:
                 if places.setdefault(sentence.tobytes(), len(places)) == len(self.sentences):
                     self.sentences.append(sentence)
             indices = [places[sentence.tobytes()] for sentence in framed]
             self.pairs[split] = np.array(indices, dtype=np.int64).reshape(-1, 2)
 
-    def _framed(self, split: str, *, max_seqlen: int) -> list[TokenIds]:
+    def _sentences(self, split: str) -> list[TokenIds]:
         """Return the sentences of a split between BOS and EOS, a pair's acceptable one first."""
-        from biphasic.tasks.encoding import encode_texts
-
-        texts = [text for example in self.examples[split] for text in (example.good, example.bad)]
-        framed, self.num_truncated[split] = encode_texts(
-            texts, self.tokenizer, max_seqlen=max_seqlen
-        )
+        texts = [
+            text for example in self.task.splits[split] for text in (example.good, example.bad)
+        ]
+        framed = self.framed(texts, split)
         for text, sentence in zip(texts, framed, strict=True):
             if len(sentence) == 2:  # BOS and EOS; its probability would be 1
                 raise DataError(
@@ -94,7 +117,7 @@ class EncodedPairs(EncodedTask):
         """Score each split; a pair's score is the difference of its log-probabilities, in nats."""
         totals = self.log_probabilities(encoder)
         return {
-            split: _score_pairs(self.examples[split], totals[pairs], self.reading)
+            split: self.score(self.task, split, totals[pairs], self.reading)
             for split, pairs in self.pairs.items()
         }
 
@@ -147,100 +170,67 @@ class EncodedPairs(EncodedTask):
 
         return spellings_of(self.tokenizer)
 
-
-def _score_pairs(
-    pairs: Sequence[MinimalPair], totals: NDArray[np.float64], reading: str
-) -> SplitScores:
-    """Score pairs by the log-probabilities of both sentences, [num_pairs, 2]."""
-    good, bad = totals.T
-    correct = np.where(good == bad, 0.5, good > bad)
-    paradigms = tuple(example.group for example in pairs)
-    groups = np.array(paradigms)
-    by_group = {
-        str(group): {
-            "accuracy": float(correct[groups == group].mean()),
-            "pairs": int((groups == group).sum()),
+    @classmethod
+    def score(cls, task: ExampleTask, split: str, predicted: Any, reading: str = "") -> SplitScores:
+        """Score pairs by the log-probabilities of both sentences, [num_pairs, 2]."""
+        good, bad = predicted.T
+        correct = np.where(good == bad, 0.5, good > bad)
+        paradigms = tuple(example.group for example in task.splits[split])
+        groups = np.array(paradigms)
+        by_group = {
+            str(group): {
+                "accuracy": float(correct[groups == group].mean()),
+                "pairs": int((groups == group).sum()),
+            }
+            for group in np.unique(groups)
+            if group
         }
-        for group in np.unique(groups)
-        if group
-    }
-    return SplitScores(
-        metrics={"accuracy": float(correct.mean()), "ties": float((good == bad).mean())},
-        ids=tuple(example.id for example in pairs),
-        scores=good - bad,
-        columns={
-            "correct": correct,
-            "good": good,
-            "bad": bad,
-            "paradigm": paradigms,
-            "reading": (reading,) * len(correct),
-        },
-        by_type=by_group,
-    )
-
-
-class MinimalPairs(ExampleKind):
-    """Pairs of sentences; right if the acceptable one has the higher probability."""
-
-    name = "mp"
-    facts = KindFacts("minimal pairs", (metric_facts("accuracy"),), is_trained=False)
-    encoded = EncodedPairs
-    settings = (PER_PARADIGM,)
-    columns = ("id", _GOOD, _BAD, _PARADIGM)
-    input_fields = ("good", "bad")
-    unit = "pairs"
-    texts_per_item = 2
-    baselines: ClassVar[Mapping[str, Baseline]] = {"floor:chance": chance}
-
-    def score_predictions(self, task: ExampleTask, split: str, predicted: Any) -> SplitScores:
-        """Score log-probabilities, [num_pairs, 2]."""
-        return _score_pairs(task.splits[split], predicted, "")
-
-    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> MinimalPair:
-        """Return a pair, and its paradigm if it has one."""
-        for name in (_GOOD, _BAD):
-            if not row.text(name).strip():
-                raise row.error(f"'{name}' is empty")
-        # Equal sentences are a tie and not an error: BLiMP has such pairs.
-        return MinimalPair(
-            row.id(), good=row.text(_GOOD), bad=row.text(_BAD), group=row.text(_PARADIGM, "")
+        return SplitScores(
+            metrics={"accuracy": float(correct.mean()), "ties": float((good == bad).mean())},
+            ids=task.ids(split),
+            scores=good - bad,
+            columns={
+                "correct": correct,
+                "good": good,
+                "bad": bad,
+                "paradigm": paradigms,
+                "reading": (reading,) * len(correct),
+            },
+            by_type=by_group,
         )
 
-    def choose_columns(self, there: Collection[str], path: Path, file: TaskFile) -> dict[str, str]:
-        """Return the columns of the sentences, and that of paradigms if there is one."""
-        chosen = super().choose_columns(there, path, file)
-        if _PARADIGM not in file.columns and _PARADIGM not in there:
-            del chosen[_PARADIGM]
-        return chosen
-
-    def read_files(
-        self, file: TaskFile, files: Mapping[str, Path], *, where: str
-    ) -> tuple[TaskContent, dict[str, int]]:
-        """Read the user's files, and draw pairs of each paradigm if that is set."""
-        content, counts = super().read_files(file, files, where=where)
-        if file.pairs_per_paradigm is None:
-            return content, counts
-        splits = {
-            split: list(_sample(list(rows), file.pairs_per_paradigm, seed=file.seed))
-            for split, rows in content.splits.items()
-        }
-        return replace(content, splits=splits), {split: len(r) for split, r in splits.items()}
-
-    def protocol_for(self, protocol: FinetuneProtocol, model: Path) -> FinetuneProtocol:
-        """Fill in how a model reads: as its last objective trained it."""
+    @classmethod
+    def protocol_for(cls, protocol: FinetuneProtocol, model: Path) -> FinetuneProtocol:
         if protocol.reading is None:
             reading: Reading = "clm" if protocol.is_causal else usual_reading(model)
             protocol = protocol.model_copy(update={"reading": reading})
         attention = "causal" if protocol.reading == "clm" else "bidirectional"
         return protocol.model_copy(update={"attention": attention})
 
-    def load(self, model: Path, protocol: FinetuneProtocol) -> PreTrainedModel:
+    @classmethod
+    def load(cls, model: Path, protocol: FinetuneProtocol) -> PreTrainedModel:
         """Load a model with its language-model head."""
         from biphasic.model.loading.build import load_pretrained
 
         if protocol.batching == "padded":
             raise ConfigError("batching: minimal pairs are read in packed rows only")
         return load_pretrained(model)
+
+
+class MinimalPairs(TaskKind):
+    """Pairs of sentences; right if the acceptable one has the higher probability."""
+
+    name = "mp"
+    examples = _PairFiles(MinimalPair)
+    learner = PairLearner
+    facts = Facts(
+        "minimal pairs",
+        (metric_facts("accuracy"),),
+        is_trained=False,
+        unit="pairs",
+        texts_per_item=2,
+    )
+    baselines: ClassVar[Mapping[str, Baseline]] = {"floor:chance": chance}
 
 
 def usual_reading(model: Path) -> Reading:
@@ -277,7 +267,7 @@ def _sample(
     """Yield at most some rows of each paradigm; the draw of one does not depend on others."""
     paradigms: dict[str, list[int]] = {}
     for index, row in enumerate(rows):
-        paradigms.setdefault(row.get(_PARADIGM, ""), []).append(index)
+        paradigms.setdefault(row.get("UID", ""), []).append(index)
     kept = [
         indices[place]
         for name, indices in paradigms.items()
@@ -286,7 +276,7 @@ def _sample(
     yield from (rows[index] for index in np.sort(kept))
 
 
-@dataclass(frozen=True, slots=True)
+@plain_dataclass(frozen=True, slots=True)
 class _Prediction:
     """Sequences and the tokens to predict in them."""
 

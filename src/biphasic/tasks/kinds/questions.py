@@ -2,59 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationInfo, field_validator
+from pydantic.dataclasses import dataclass
 
-from biphasic.errors import DataError
+from biphasic.errors import ConfigError, DataError
 from biphasic.facts import FIRST_KINDS
 from biphasic.rows import Row, parse_json, read_lines
 from biphasic.tasks.baselines import Baseline, no_answer, shared_words
-from biphasic.tasks.kinds.examples import ExampleKind
-from biphasic.tasks.kinds.kind import EncodedTask, Predictions, SplitScores
-from biphasic.tasks.kinds.question_windows import (
-    NO_ANSWER,
-    SplitWindows,
-    Window,
-    check_room,
-    question_windows,
-)
+from biphasic.tasks.kinds.examples import FIELDS, Example, RecordFiles, Text
+from biphasic.tasks.kinds.kind import Facts, Learner, Predictions, SplitScores, TaskKind
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, Answer, ExampleTask, Question, TaskInfo
+from biphasic.tasks.records import SPLITS, ExampleTask, HeadRecord
+from biphasic.tasks.settings import FileSettings, TaskSettings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from biphasic.data.packing import TokenIds
     from biphasic.data.tokens.tokenizer import TextTokenizer
-    from biphasic.tasks.encoding import Encoder
-    from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
-    from biphasic.tasks.folder import TaskDescription
-    from biphasic.tasks.task_file import TaskFile
+    from biphasic.tasks.encoding import Encoder, FinetunedModel
+
+NO_ANSWER = 0  # target start and end of a window that does not hold the answer: the BOS token
 
 
-class EncodedQuestions(EncodedTask):
-    """A question-answering task as windows; outputs are start and end."""
+@plain_dataclass(frozen=True, slots=True)
+class Answer:
+    """A text that occurs in the context at `start`, in characters."""
 
+    text: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True, config=FIELDS)
+class Question(Example):
+    """A question about a context; unanswerable if it has no answers."""
+
+    settings: ClassVar[tuple[str, ...]] = ("tokens",)
+    suffixes: ClassVar[tuple[str, ...]] = (".json", ".jsonl")
+    inputs: ClassVar[tuple[str, ...]] = ("question", "context")
+    question: Text
+    context: Text
+    answers: tuple[Answer, ...]
+
+    @field_validator("answers", mode="before")
+    @classmethod
+    def _in_context(cls, answers: Any, info: ValidationInfo) -> Any:
+        if info.context is None:
+            return answers
+        row: Row = info.context.row
+        if not isinstance(answers, dict):
+            raise row.error("'answers' must be an object with 'text' and 'answer_start'")
+        context, given = row.text("context"), replace(row, value=answers)
+        texts, starts = given.items("text", str), given.items("answer_start", int)
+        if len(texts) != len(starts):
+            raise row.error(f"{len(texts)} answer texts but {len(starts)} values of answer_start")
+        for text, start in zip(texts, starts, strict=True):
+            if not text or start < 0 or context[start : start + len(text)] != text:
+                raise row.error(
+                    f"the answer {text!r} is not at {start} in the context"
+                    f"{_other_unit(context, text, start)}"
+                )
+        return tuple(Answer(text, start) for text, start in zip(texts, starts, strict=True))
+
+    @classmethod
+    def details(cls, first: Row, description: TaskSettings) -> dict[str, Any]:
+        return {"tokens": description.tokens}
+
+    @classmethod
+    def reader(cls, file: FileSettings) -> Callable[[Path], Iterable[Row]]:
+        return read_squad
+
+    @classmethod
+    def written(cls, row: Row, labels: Any) -> dict[str, Any]:
+        answers = row.value["answers"]
+        if isinstance(answers, list) and all(isinstance(answer, dict) for answer in answers):
+            return {"answers": joined_answers(answers)}
+        return {}
+
+    @classmethod
+    def asked(cls, row: Row, record: HeadRecord) -> Question:
+        return cls(str(row.number), row.text("question"), row.text("context"), ())
+
+
+class AnswerLearner(Learner):
+    """Windows of contexts; outputs are the start and end of an answer."""
+
+    # Borders are in characters, scores sums of logits.
+    predicted: ClassVar[Mapping[str, Any]] = {
+        "answer": str, "start": int, "end": int, "score": float, "no_answer_score": float
+    }  # fmt: skip
     num_outputs = 2
 
-    def __init__(
-        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-    ) -> None:
-        check_room(tokenizer, protocol=protocol)
-        self.info, self.pad_id, self.task = task.info, tokenizer.pad_id, task
+    def encode(self, task: ExampleTask) -> None:
+        self.check_protocol(self.tokenizer, protocol=self.protocol)
         self.parts = {
-            split: question_windows(questions, tokenizer, protocol=protocol)
+            split: question_windows(questions, self.tokenizer, protocol=self.protocol)
             for split, questions in task.splits.items()
         }
-        self.num_truncated = {}
         for split, part in self.parts.items():
             self.num_truncated[split] = part.num_cut
             self.num_truncated[f"{split}_lost_answers"] = part.num_lost_answers
-        self.max_answer_tokens = protocol.max_answer_tokens or self.parts["train"].longest_answer
+        longest = self.parts["train"].longest_answer
+        self.max_answer_tokens = self.protocol.max_answer_tokens or longest
         # Only if some training question has no answer may the model abstain.
         self.has_unanswerable = not all(question.answers for question in task.splits["train"])
         self.trained_sequences = [window.sequence for window in self.parts["train"].windows]
@@ -85,128 +142,69 @@ class EncodedQuestions(EncodedTask):
         return {split: self._evaluate(encoder, head, split) for split in SPLITS[1:]}
 
     def _evaluate(self, encoder: Encoder, head: nn.Module, split: str) -> SplitScores:
-        questions = self.task.splits[split]
         spans = _best_spans(encoder, head, self.parts[split], self.max_answer_tokens)
         predictions = [
             span.text(question.context, may_abstain=self.has_unanswerable)
-            for span, question in zip(spans, questions, strict=True)
+            for span, question in zip(spans, self.task.splits[split], strict=True)
         ]
-        return _score_answers(self.task, split, predictions)
+        return self.score(self.task, split, predictions)
 
-
-def _score_answers(task: ExampleTask, split: str, predictions: Sequence[str]) -> SplitScores:
-    from biphasic.tasks.metrics import answer_scores, question_metrics
-
-    questions = task.splits[split]
-    scores = np.array(
-        [
-            answer_scores(
-                prediction, [answer.text for answer in question.answers], tokens=task.tokens
-            )
-            for prediction, question in zip(predictions, questions, strict=True)
-        ]
-    )
-    is_answerable = np.array([bool(question.answers) for question in questions])
-    # Questions about a context are not independent: it has the id of its first question.
-    contexts = {question.context: question.id for question in reversed(questions)}
-    columns = {
-        "f1": scores[:, 1],
-        "exact_match": scores[:, 0],
-        "is_answerable": is_answerable,
-        "predicted": predictions,
-        "cluster": [contexts[question.context] for question in questions],
-    }
-    ids = tuple(question.id for question in questions)
-    metrics = question_metrics(scores, is_answerable)
-    return SplitScores(metrics, ids, scores[:, 1], columns)
-
-
-class QuestionAnswering(ExampleKind):
-    """Start and end of an answer in windows of a context; SQuAD's scores."""
-
-    name = "qa"
-    facts = FIRST_KINDS["qa"]
-    encoded = EncodedQuestions
-    settings = ("tokens",)
-    columns = ("id", "question", "context", "answers")
-    suffixes = (".json", ".jsonl")
-    has_windows = True
-    input_fields = ("question", "context")
-    # Borders are in characters, scores sums of logits.
-    predicted: ClassVar[Mapping[str, Any]] = {
-        "answer": str, "start": int, "end": int, "score": float, "no_answer_score": float
-    }  # fmt: skip
-    does = "finds the answer to a question in a context"
-    pipeline = "question-answering"
-    form = "question-answering"
-    output_names = ("start", "end")
-    baselines: ClassVar[Mapping[str, Baseline]] = {
-        "floor:no-answer": no_answer,
-        "reference:shared-words": shared_words,
-    }
-
-    def read(
-        self, folder: Path, description: TaskDescription, info: TaskInfo, files: Collection[str]
-    ) -> ExampleTask:
-        """Read the examples of a task folder, and how answers are compared."""
-        task = super().read(folder, description, info, files)
-        return replace(task, tokens=description.tokens)
-
-    def score_predictions(self, task: ExampleTask, split: str, predicted: Any) -> SplitScores:
+    @classmethod
+    def score(cls, task: ExampleTask, split: str, predicted: Any) -> SplitScores:
         """Score answers as texts."""
-        return _score_answers(task, split, predicted)
+        from biphasic.tasks.metrics import answer_scores, question_metrics
 
-    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> Question:
-        """Return a question with answers that are in its context."""
-        context = row.text("context")
-        answers = row.value.get("answers")
-        if not isinstance(answers, dict):
-            raise row.error("'answers' must be an object with 'text' and 'answer_start'")
-        given = Row(row.path, row.number, answers, row.place)
-        texts, starts = given.items("text", str), given.items("answer_start", int)
-        if len(texts) != len(starts):
-            raise row.error(f"{len(texts)} answer texts but {len(starts)} values of answer_start")
-        for text, start in zip(texts, starts, strict=True):
-            if not text or start < 0 or context[start : start + len(text)] != text:
-                raise row.error(
-                    f"the answer {text!r} is not at {start} in the context"
-                    f"{_other_unit(context, text, start)}"
+        questions = task.splits[split]
+        scores = np.array(
+            [
+                answer_scores(
+                    prediction, [answer.text for answer in question.answers], tokens=task.tokens
                 )
-        paired = tuple(Answer(text, start) for text, start in zip(texts, starts, strict=True))
-        return Question(row.id(), row.text("question"), context, paired)
+                for prediction, question in zip(predicted, questions, strict=True)
+            ]
+        )
+        is_answerable = np.array([bool(question.answers) for question in questions])
+        # Questions about a context are not independent: it has the id of its first question.
+        contexts = {question.context: question.id for question in reversed(questions)}
+        columns = {
+            "f1": scores[:, 1],
+            "exact_match": scores[:, 0],
+            "is_answerable": is_answerable,
+            "predicted": predicted,
+            "cluster": [contexts[question.context] for question in questions],
+        }
+        metrics = question_metrics(scores, is_answerable)
+        return SplitScores(metrics, task.ids(split), scores[:, 1], columns)
 
-    def reader(self, path: Path, file: TaskFile) -> Callable[[Path], Any]:
-        """Return the reader of SQuAD's files."""
-        return read_squad
+    @classmethod
+    def check_protocol(cls, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol) -> None:
+        least = 2 + len(tokenizer.separator_ids) + 1
+        needed = least + protocol.max_question_tokens + protocol.window_overlap
+        if protocol.max_seqlen >= needed:
+            return
+        room = protocol.max_seqlen - least
+        question = min(protocol.max_question_tokens, max(room // 4, 1))
+        overlap = min(protocol.window_overlap, max(room // 8, 0))
+        shorter = f"set max_question_tokens={question} and window_overlap={overlap}, or "
+        raise ConfigError(
+            f"max_seqlen: {protocol.max_seqlen} tokens leave no room for a context beside "
+            f"questions of {protocol.max_question_tokens} and an overlap of "
+            f"{protocol.window_overlap}; {shorter if room > 0 else 'set '}max_seqlen={needed} if "
+            "the model supports it"
+        )
 
-    def renamed(self, row: Row, chosen: Mapping[str, str]) -> Row:
-        """Return a row with answers in two lists, if they are a list of objects."""
-        row = super().renamed(row, chosen)
-        answers = row.value["answers"]
-        if isinstance(answers, list) and all(isinstance(answer, dict) for answer in answers):
-            return replace(row, value={**row.value, "answers": joined_answers(answers)})
-        return row
-
-    def check_protocol(self, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol) -> None:
-        """Check that windows have room for question and context."""
-        check_room(tokenizer, protocol=protocol)
-
+    @classmethod
     def head_fields(
-        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+        cls, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
     ) -> dict[str, Any]:
-        """Return how answers are found."""
-        encoded = EncodedQuestions(task, tokenizer, protocol=protocol)
+        encoded = cls(task, tokenizer, protocol=protocol)
         return {
             "may_abstain": encoded.has_unanswerable,
             "max_answer_tokens": encoded.max_answer_tokens,
         }
 
-    def example(self, row: Row, record: HeadRecord) -> Question:
-        """Return a question without answers."""
-        return Question(str(row.number), row.text("question"), row.text("context"), ())
-
-    def predict(self, finetuned: FinetunedModel, examples: Sequence[Question]) -> Predictions:
-        """Answer questions."""
+    @classmethod
+    def predict(cls, finetuned: FinetunedModel, examples: Sequence[Question]) -> Predictions:
         record = finetuned.record
         part = question_windows(examples, finetuned.tokenizer, protocol=finetuned.protocol)
         spans = _best_spans(finetuned.encoder, finetuned.head, part, record.max_answer_tokens)
@@ -215,6 +213,26 @@ class QuestionAnswering(ExampleKind):
             for span, question in zip(spans, examples, strict=True)
         ]
         return rows, part.num_cut
+
+
+class QuestionAnswering(TaskKind):
+    """Start and end of an answer in windows of a context; SQuAD's scores."""
+
+    name = "qa"
+    examples = RecordFiles(Question)
+    learner = AnswerLearner
+    facts = Facts(
+        **vars(FIRST_KINDS["qa"]),
+        has_windows=True,
+        does="finds the answer to a question in a context",
+        pipeline="question-answering",
+        form="question-answering",
+        output_names=("start", "end"),
+    )
+    baselines: ClassVar[Mapping[str, Baseline]] = {
+        "floor:no-answer": no_answer,
+        "reference:shared-words": shared_words,
+    }
 
 
 def _other_unit(context: str, text: str, start: int) -> str:
@@ -248,7 +266,7 @@ def _best_spans(
     return answers
 
 
-@dataclass(frozen=True, slots=True)
+@plain_dataclass(frozen=True, slots=True)
 class Span:
     """The best span of one or more windows, in characters, and the lowest no-answer score."""
 
@@ -356,3 +374,113 @@ def joined_answers(answers: list[dict[str, Any]]) -> dict[str, list[Any]]:
         "text": [answer.get("text") for answer in answers],
         "answer_start": [answer.get("answer_start") for answer in answers],
     }
+
+
+@plain_dataclass(frozen=True, slots=True)
+class Window:
+    """A question and part of its context: BOS, question, line break, part, EOS."""
+
+    question: int  # index within its split
+    sequence: TokenIds
+    prefix: int  # number of tokens before the context
+    offsets: NDArray[np.int64]  # characters of each token of the part, [num_tokens, 2]
+    target: tuple[int, int]  # first and last token of the answer; zeros (BOS) if it is not whole
+
+
+@plain_dataclass(frozen=True, slots=True)
+class SplitWindows:
+    """The windows of a split, in the order of its questions."""
+
+    num_questions: int
+    windows: list[Window]
+    num_cut: int  # truncated questions
+    num_lost_answers: int  # questions whose first answer fits in no window
+    longest_answer: int  # longest first answer in tokens, at least 1
+
+
+def question_windows(
+    questions: Sequence[Question], tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+) -> SplitWindows:
+    """Split the contexts of a split into windows; each question's first answer is its target."""
+    separator = tokenizer.separator_ids
+    contexts = _encode_contexts(questions, tokenizer)
+    windows: list[Window] = []
+    num_cut, num_lost, longest_answer = 0, 0, 1
+    for number, question in enumerate(questions):
+        asked = tokenizer.encode(question.question)
+        num_cut += len(asked) > protocol.max_question_tokens
+        prefix = [tokenizer.bos_id, *asked[: protocol.max_question_tokens], *separator]
+        ids, offsets = contexts[question.context]
+        answer = _answer_tokens(question, offsets)
+        if answer is not None:
+            longest_answer = max(longest_answer, answer[1] - answer[0] + 1)
+        is_held = not question.answers
+        for start, end in _window_borders(
+            len(ids), protocol.max_seqlen - len(prefix) - 1, overlap=protocol.window_overlap
+        ):
+            sequence = np.concatenate([prefix, ids[start:end], [tokenizer.eos_id]])
+            target = NO_ANSWER, NO_ANSWER
+            if answer is not None and start <= answer[0] and answer[1] < end:
+                moved = len(prefix) - start
+                target, is_held = (answer[0] + moved, answer[1] + moved), True
+            windows.append(Window(number, sequence, len(prefix), offsets[start:end], target))
+        num_lost += not is_held
+    return SplitWindows(len(questions), windows, num_cut, num_lost, longest_answer)
+
+
+def _encode_contexts(
+    questions: Sequence[Question], tokenizer: TextTokenizer
+) -> dict[str, tuple[TokenIds, NDArray[np.int64]]]:
+    """Tokenize each distinct context once."""
+    encoded = {}
+    for context in {question.context: None for question in questions}:
+        ids, offsets = tokenizer.encode_offsets(context)
+        offset_table = np.array(offsets, dtype=np.int64).reshape(-1, 2)
+        encoded[context] = np.array(ids, dtype=np.int64), _covering(context, offset_table)
+    return encoded
+
+
+def _covering(context: str, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Assign characters that the tokenizer drops, such as accents, to an adjacent token."""
+    # Without this, an answer that ends in one could not be returned whole. Within a word, the token
+    # before gets the character; at the start of a word, the one after. White space stays between.
+    borders = np.zeros(len(context) + 1, dtype=np.int64)
+    np.add.at(borders, offsets[:, 0], 1)
+    np.add.at(borders, offsets[:, 1], -1)
+    uncovered = np.flatnonzero(borders[:-1].cumsum() == 0).tolist()
+    dropped = [place for place in uncovered if not context[place].isspace()]
+    if not dropped:
+        return offsets
+    covering, left = offsets.copy(), []
+    last_before = {end: token for token, end in enumerate(offsets[:, 1].tolist())}
+    for place in dropped:
+        token = last_before.pop(place, None)
+        if token is None:
+            left.append(place)
+        else:
+            covering[token, 1], last_before[place + 1] = place + 1, token
+    first_after = {start: token for token, start in reversed([*enumerate(offsets[:, 0].tolist())])}
+    for place in reversed(left):
+        token = first_after.pop(place + 1, None)
+        if token is not None:
+            covering[token, 0], first_after[place] = place, token
+    return covering
+
+
+def _answer_tokens(question: Question, offsets: NDArray[np.int64]) -> tuple[int, int] | None:
+    """Return the first and last token of the first answer, or None."""
+    if not question.answers or not len(offsets):
+        return None
+    answer = question.answers[0]
+    first = int(np.searchsorted(offsets[:, 1], answer.start, side="right"))
+    last = int(np.searchsorted(offsets[:, 0], answer.start + len(answer.text), side="left")) - 1
+    return (first, last) if first <= last else None
+
+
+def _window_borders(num_tokens: int, capacity: int, *, overlap: int) -> Sequence[tuple[int, int]]:
+    """Cover a context with windows of at most `capacity` tokens; neighbours share `overlap`."""
+    borders = [(0, min(capacity, num_tokens))]
+    while borders[-1][1] < num_tokens:
+        start = borders[-1][1] - overlap
+        borders.append((start, min(start + capacity, num_tokens)))
+    return borders

@@ -68,4 +68,4 @@ KindName = Annotated[str, AfterValidator(known_kind)]  # type of what names a ki
 
 def kinds_with(setting: str) -> tuple[str, ...]:
     """Return the kinds that have a setting."""
-    return tuple(name for name, kind in KINDS.items() if setting in kind.settings)
+    return tuple(name for name, kind in KINDS.items() if setting in kind.examples.settings)

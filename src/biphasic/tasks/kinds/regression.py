@@ -8,32 +8,49 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
+from pydantic import AliasChoices, Field
+from pydantic.dataclasses import dataclass
 
 from biphasic.errors import DataError, TrainingError
 from biphasic.facts import FIRST_KINDS
-from biphasic.rows import Row
 from biphasic.tasks.baselines import Baseline, bag_of_words, mean_value
-from biphasic.tasks.kinds.kind import Predictions, SplitScores
-from biphasic.tasks.kinds.text import Array, EncodedTexts, TextKind, pooled_outputs
+from biphasic.tasks.kinds.examples import FIELDS, Real, RecordFiles
+from biphasic.tasks.kinds.kind import Facts, Predictions, SplitScores, TaskKind
+from biphasic.tasks.kinds.text import AnsweredText, Array, TextLearner, pooled_outputs
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import AnsweredText, ExampleTask
-from biphasic.tasks.rows.labels import Labels
+from biphasic.tasks.records import ExampleTask
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from biphasic.data.tokens.tokenizer import TextTokenizer
-    from biphasic.tasks.finetuned import FinetunedModel
+    from biphasic.tasks.encoding import FinetunedModel
 
 
-class _EncodedValues(EncodedTexts):
-    def __init__(
-        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-    ) -> None:
-        super().__init__(task, tokenizer, protocol=protocol)
+@dataclass(frozen=True, slots=True, config=FIELDS)
+class ValuedText(AnsweredText):
+    """A text and its number."""
+
+    answer: Annotated[Real, Field(validation_alias=AliasChoices("value", "score", "label"))]
+
+    @classmethod
+    def check_train(cls, examples: Sequence[AnsweredText], *, where: str) -> None:
+        if len(different := {example.answer for example in examples}) == 1:
+            raise DataError(
+                f"{where}: all values of the training split are {different.pop():g}; there is "
+                "nothing to learn"
+            )
+
+
+class ValueLearner(TextLearner):
+    """Squared error of standardized numbers."""
+
+    predicted: ClassVar[Mapping[str, Any]] = {"score": float}
+
+    def encode(self, task: ExampleTask) -> None:
         self.mean, self.deviation = standardisation(task)
 
     def mean_loss(self, outputs: Tensor, expected: Array) -> Tensor:
@@ -49,77 +66,57 @@ class _EncodedValues(EncodedTexts):
     def _standardized(self, values: Array) -> Array:
         return (values - self.mean) / self.deviation
 
-    def score(self, ids: tuple[str, ...], outputs: Array, expected: Array) -> SplitScores:
-        """Score each text by its negated squared error."""
+    def decide(self, outputs: Array) -> Array:
+        """Return numbers on the scale of the training split."""
         predicted = outputs[:, 0].astype(np.float64) * self.deviation + self.mean
         if not np.isfinite(predicted).all():
             raise TrainingError("a predicted value is not finite")
-        return _score_values(ids, predicted, expected)
+        return predicted
+
+    @classmethod
+    def score(cls, task: ExampleTask, split: str, predicted: Any) -> SplitScores:
+        """Score numbers; each by its negated squared error."""
+        from biphasic.tasks.metrics import pearson, rounding_ties, spearman
+
+        expected = cls.answers(task, split)
+        tied = rounding_ties(predicted, scale=float(expected.std()))
+        metrics = {"spearman": spearman(expected, tied), "pearson": pearson(expected, tied)}
+        columns = {"value": expected, "predicted": predicted}
+        return SplitScores(metrics, task.ids(split), -np.square(predicted - expected), columns)
+
+    @classmethod
+    def head_fields(
+        cls, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+    ) -> dict[str, Any]:
+        fields = super().head_fields(task, tokenizer, protocol=protocol)
+        return {**fields, **dict(zip(("mean", "deviation"), standardisation(task), strict=True))}
+
+    @classmethod
+    def predict(cls, finetuned: FinetunedModel, examples: Sequence[str]) -> Predictions:
+        outputs, num_cut = pooled_outputs(finetuned, examples)
+        values = outputs[:, 0] * finetuned.record.deviation + finetuned.record.mean
+        return [{"score": value} for value in values.tolist()], num_cut
 
 
-def _score_values(ids: tuple[str, ...], predicted: Array, expected: Array) -> SplitScores:
-    from biphasic.tasks.metrics import pearson, rounding_ties, spearman
-
-    tied = rounding_ties(predicted, scale=float(expected.std()))
-    metrics = {"spearman": spearman(expected, tied), "pearson": pearson(expected, tied)}
-    columns = {"value": expected, "predicted": predicted}
-    return SplitScores(metrics, ids, -np.square(predicted - expected), columns)
-
-
-class Regression(TextKind):
+class Regression(TaskKind):
     """A number per text; squared error, Spearman correlation."""
 
     name = "sr"
-    facts = FIRST_KINDS["sr"]
-    encoded = _EncodedValues
-    columns = ("id", "text", "value")
-    answer = "value"
-    usual_answers = (("value",), ("score",), ("label",))
-    predicted: ClassVar[Mapping[str, Any]] = {"score": float}
-    does = "predicts a number for a text"
-    problem_type = "regression"
-    output_names = ("LABEL_0",)
+    examples = RecordFiles(ValuedText)
+    learner = ValueLearner
+    facts = Facts(
+        **vars(FIRST_KINDS["sr"]),
+        is_pooled=True,
+        is_probed=True,
+        does="predicts a number for a text",
+        form="sequence-classification",
+        problem_type="regression",
+        output_names=("LABEL_0",),
+    )
     baselines: ClassVar[Mapping[str, Baseline]] = {
         "floor:majority": mean_value,
         "reference:bag-of-words": partial(bag_of_words, kind="sr"),
     }
-
-    def score_predictions(self, task: ExampleTask, split: str, predicted: Any) -> SplitScores:
-        """Score numbers."""
-        examples = task.splits[split]
-        expected = np.array([example.answer for example in examples])
-        return _score_values(tuple(example.id for example in examples), predicted, expected)
-
-    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> AnsweredText:
-        """Return a text and its number."""
-        return self.answered(row, template, row.real("value"))
-
-    def check_train(self, examples: Sequence[AnsweredText], *, where: str) -> None:
-        """Check that the numbers differ."""
-        if len(different := {example.answer for example in examples}) == 1:
-            raise DataError(
-                f"{where}: all values of the training split are {different.pop():g}; there is "
-                "nothing to learn"
-            )
-
-    def canonical(self, row: Row, labels: Labels | None) -> dict[str, Any]:
-        """Return the number of a text file as a number."""
-        return row.written_number("value")
-
-    def head_fields(
-        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-    ) -> dict[str, Any]:
-        """Return the scale of the output as well."""
-        mean, deviation = standardisation(task)
-        fields = super().head_fields(task, tokenizer, protocol=protocol)
-        return {**fields, "mean": mean, "deviation": deviation}
-
-    def predict(self, finetuned: FinetunedModel, examples: Sequence[str]) -> Predictions:
-        """Return numbers on the scale of the training split."""
-        outputs, num_cut = pooled_outputs(finetuned, examples)
-        record = finetuned.record
-        values = outputs[:, 0] * record.deviation + record.mean
-        return [{"score": value} for value in values.tolist()], num_cut
 
 
 def standardisation(task: ExampleTask) -> tuple[float, float]:

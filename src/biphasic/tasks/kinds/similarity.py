@@ -6,125 +6,94 @@ cosine with people's scores.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AliasChoices, Field, field_validator
+from pydantic.dataclasses import dataclass
 
-from biphasic.facts import RANDOM_VECTORS, KindFacts, metric_facts
-from biphasic.rows import Row
-from biphasic.tasks.baselines import (
-    Baseline,
-    random_similarity,
-    tfidf_similarity,
-)
-from biphasic.tasks.kinds.examples import ExampleKind, usual_columns
-from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
-from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, ExampleTask, SentencePair
-from biphasic.tasks.rows.labels import Labels
+from biphasic.facts import RANDOM_VECTORS, metric_facts
+from biphasic.tasks.baselines import Baseline, random_similarity, tfidf_similarity
+from biphasic.tasks.kinds.examples import FIELDS, Example, Real, RecordFiles, Text, not_empty
+from biphasic.tasks.kinds.kind import Facts, Learner, SplitScores, TaskKind
+from biphasic.tasks.records import ExampleTask
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from biphasic.data.tokens.tokenizer import TextTokenizer
     from biphasic.tasks.encoding import Encoder
-    from biphasic.tasks.task_file import TaskFile
-
-_TEXTS = ("text_a", "text_b")
-_USUAL_TEXTS = (_TEXTS, ("sentence1", "sentence2"))
-_USUAL_SCORES = (("score",), ("similarity_score",), ("label",))
 
 
-class EncodedSentencePairs(EncodedTask):
+@dataclass(frozen=True, slots=True, config=FIELDS)
+class SentencePair(Example):
+    """Two sentences and how similar people find them."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("text_a", "text_b")
+    text_a: Annotated[Text, Field(validation_alias=AliasChoices("text_a", "sentence1"))]
+    text_b: Annotated[Text, Field(validation_alias=AliasChoices("text_b", "sentence2"))]
+    score: Annotated[
+        Real, Field(validation_alias=AliasChoices("score", "similarity_score", "label"))
+    ]
+    _not_empty = field_validator("text_a", "text_b")(not_empty)
+
+
+class SimilarityLearner(Learner):
     """Pairs of sentences as token sequences; nothing is trained."""
 
-    def __init__(
-        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-    ) -> None:
-        from biphasic.tasks.encoding import encode_texts
-
-        self.info, self.pad_id, self.num_truncated = task.info, tokenizer.pad_id, {}
-        self.examples = {split: task.splits[split] for split in SPLITS[1:] if split in task.splits}
+    def encode(self, task: ExampleTask) -> None:
         self.sequences = {}
-        for split, examples in self.examples.items():
-            texts = [text for pair in examples for text in (pair.text_a, pair.text_b)]
-            self.sequences[split], self.num_truncated[split] = encode_texts(
-                texts, tokenizer, max_seqlen=protocol.max_seqlen
-            )
+        for split in self.scored:
+            texts = [text for pair in task.splits[split] for text in (pair.text_a, pair.text_b)]
+            self.sequences[split] = self.framed(texts, split)
 
     def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
         """Score each split, and each pair by its part in the rank correlation."""
         from torch.nn import functional
 
         scores = {}
-        for split, examples in self.examples.items():
-            vectors = functional.normalize(head(encoder.pooled(self.sequences[split])), dim=-1)
+        for split, sequences in self.sequences.items():
+            vectors = functional.normalize(head(encoder.pooled(sequences)), dim=-1)
             cosines = (vectors[::2] * vectors[1::2]).sum(-1).cpu().double().numpy()
-            scores[split] = _score_cosines(examples, cosines)
+            scores[split] = self.score(self.task, split, cosines)
         return scores
 
+    @classmethod
+    def score(cls, task: ExampleTask, split: str, predicted: Any) -> SplitScores:
+        """Score cosines."""
+        from biphasic.tasks.metrics import pearson, rounding_ties, spearman
 
-def _score_cosines(examples: Sequence[SentencePair], cosines: NDArray[np.float64]) -> SplitScores:
-    from biphasic.tasks.metrics import pearson, rounding_ties, spearman
-
-    values, tied = np.array([example.score for example in examples]), rounding_ties(cosines)
-    return SplitScores(
-        {"spearman": spearman(values, tied), "pearson": pearson(values, tied)},
-        tuple(example.id for example in examples),
-        rank_products(values, tied),
-        {"value": values, "predicted": cosines},
-    )
+        values = np.array([example.score for example in task.splits[split]])
+        tied = rounding_ties(predicted)
+        return SplitScores(
+            {"spearman": spearman(values, tied), "pearson": pearson(values, tied)},
+            task.ids(split),
+            rank_products(values, tied),
+            {"value": values, "predicted": predicted},
+        )
 
 
-class Similarity(ExampleKind):
+class Similarity(TaskKind):
     """Pairs of sentences with a score by people."""
 
     name = "sts"
-    is_cosine = True
-    does = "embeds sentences; similar ones are close"
-    pipeline = "sentence-similarity"
-    encoded = EncodedSentencePairs
-    facts = KindFacts(
+    examples = RecordFiles(SentencePair)
+    learner = SimilarityLearner
+    facts = Facts(
         "similarity of sentences",
         (metric_facts("spearman"), metric_facts("pearson")),
         is_trained=False,
+        unit="pairs",
+        texts_per_item=2,
+        is_cosine=True,
+        does="embeds sentences; similar ones are close",
+        pipeline="sentence-similarity",
     )
-    columns = ("id", *_TEXTS, "score")
-    input_fields = _TEXTS
-    unit = "pairs"
-    texts_per_item = 2
     baselines: ClassVar[Mapping[str, Baseline]] = {
         RANDOM_VECTORS: random_similarity,
         "reference:tfidf": tfidf_similarity,
     }
-
-    def score_predictions(self, task: ExampleTask, split: str, predicted: Any) -> SplitScores:
-        """Score cosines."""
-        return _score_cosines(task.splits[split], predicted)
-
-    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> SentencePair:
-        """Return a pair and its score."""
-        for name in _TEXTS:
-            if not row.text(name).strip():
-                raise row.error(f"'{name}' is empty")
-        return SentencePair(row.id(), row.text("text_a"), row.text("text_b"), row.real("score"))
-
-    def choose_columns(self, there: Collection[str], path: Path, file: TaskFile) -> dict[str, str]:
-        """Return the columns of the sentences and of the score."""
-        options = {_TEXTS: _USUAL_TEXTS, ("score",): _USUAL_SCORES}
-        chosen: dict[str, str] = {}
-        for fields, usual in options.items():
-            given = [file.columns.get(field) for field in fields]
-            names = map(str, given) if all(given) else usual_columns(usual, there, path=path)
-            chosen |= dict(zip(fields, names, strict=True))
-        return chosen
-
-    def canonical(self, row: Row, labels: Labels | None) -> dict[str, Any]:
-        """Return the score of a text file as a number."""
-        return row.written_number("score")
 
 
 def rank_products(

@@ -2,56 +2,138 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import field, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from unicodedata import category
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, ValidationInfo, model_validator
+from pydantic.dataclasses import dataclass
+from pydantic_core import ArgsKwargs
 
+from biphasic.errors import DataError
 from biphasic.facts import FIRST_KINDS
-from biphasic.rows import Row, plain_name
+from biphasic.rows import Row, plain_name, read_lines
 from biphasic.tasks.baselines import Baseline, dictionary
-from biphasic.tasks.kinds.examples import LABELS, ExampleKind
-from biphasic.tasks.kinds.kind import EncodedTask, Predictions, SplitScores
-from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import NO_PREDICTION, SPLITS, ExampleTask, TaggedSentence
+from biphasic.tasks.kinds.examples import FIELDS, LABELS, Example, RecordFiles
+from biphasic.tasks.kinds.kind import Facts, Learner, Predictions, SplitScores, TaskKind
+from biphasic.tasks.records import NO_PREDICTION, SPLITS, ExampleTask, HeadRecord
 from biphasic.tasks.rows.labels import Labels, check_labels, found_tags
-from biphasic.tasks.rows.tagged import Words, check_bio, check_tag_set, read_conll, words_of
+from biphasic.tasks.settings import FileSettings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from biphasic.data.packing import TokenIds
     from biphasic.data.tokens.tokenizer import TextTokenizer
-    from biphasic.tasks.encoding import Encoder
-    from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
-    from biphasic.tasks.task_file import TaskFile
+    from biphasic.tasks.encoding import Encoder, FinetunedModel
 
 _LOST = -1
+_DOCUMENT = "-DOCSTART-"
+_SENTENCE_ID = re.compile(r"#\s*sent_id\s*=\s*(.+)")
+_TAB = re.compile("\t")
+# Not all Unicode white space, which tokens may contain.
+_SPACES = re.compile(" +")
+_WORD_CATEGORIES = ("L", "M", "N", "Pc", "Cf")
 
 
-class EncodedTagging(EncodedTask):
-    """A tagging task as token sequences with words aligned to tokens."""
+@dataclass(frozen=True, slots=True, config=FIELDS)
+class TaggedSentence(Example):
+    """Words and their BIO2 tags, as indices into the task's labels."""
 
-    def __init__(
-        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-    ) -> None:
-        self.info, self.pad_id, self.labels = task.info, tokenizer.pad_id, task.labels
-        self.num_outputs, self.num_truncated = len(task.labels), {}
-        self.ids, self.sentences, self.tags = {}, {}, {}
+    settings: ClassVar[tuple[str, ...]] = (LABELS,)
+    suffixes: ClassVar[tuple[str, ...]] = (".jsonl", ".conll", ".iob2", ".bio", ".txt", ".tsv")
+    ready_field: ClassVar[str | None] = "tokens"
+    numbered: ClassVar[tuple[str, ...]] = ("tokens", "tags")
+    words: Annotated[tuple[str, ...], Field(validation_alias="tokens")]
+    tags: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        """The words, joined."""
+        return " ".join(self.words)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tagged(cls, given: Any, info: ValidationInfo) -> Any:
+        if info.context is None:
+            return given
+        row: Row = info.context.row
+        words, tags = row.items("tokens", str), [*map(plain_name, row.items("tags", str))]
+        if len(words) != len(tags):
+            raise row.error(f"{len(words)} tokens but {len(tags)} tags")
+        words = words_of(row).words
+        check_bio(row, tags)
+        numbers = {label: number for number, label in enumerate(info.context.labels)}
+        for position, tag in enumerate(tags):
+            if tag not in numbers:
+                known = f"the labels are {', '.join(numbers)}"
+                raise row.error(
+                    f"unknown label '{tag}' at token {position}; {known}", token=position
+                )
+        return ArgsKwargs((row.id(), words, tuple(numbers[tag] for tag in tags)))
+
+    @classmethod
+    def reader(cls, file: FileSettings) -> Callable[[Path], Iterable[Row]]:
+        token, tag = (
+            column if isinstance(column, int) else None
+            for column in (file.columns.get("tokens"), file.columns.get("tags"))
+        )
+        return partial(read_conll, token_column=token, tag_column=tag)
+
+    @classmethod
+    def check_labels(cls, labels: Sequence[str], *, where: str) -> None:
+        check_labels(labels, where=where)
+        for label in labels:
+            if not is_bio(label):
+                raise DataError(f"{where}: '{label}' is not a BIO2 tag")
+        if "O" not in labels:
+            raise DataError(f"{where}: the tag 'O' is missing")
+
+    @classmethod
+    def labels_in(cls, rows: Sequence[Row], *, source: str) -> Labels:
+        return found_tags(rows, source=source)
+
+    @classmethod
+    def written(cls, row: Row, labels: Labels | None) -> dict[str, Any]:
+        tags = row.value.get("tags")
+        if not labels or not isinstance(tags, list):
+            return {}
+        return {"tags": [labels.tag(row, position, tag) for position, tag in enumerate(tags)]}
+
+    @classmethod
+    def asked(cls, row: Row, record: HeadRecord) -> Words:
+        return words_of(row)
+
+
+class TagLearner(Learner):
+    """A tag per word, from its first token; cross-entropy."""
+
+    # Borders of entities are in characters, or in words if these were given.
+    predicted: ClassVar[Mapping[str, Any]] = {
+        "entities": [{"type": str, "start": int, "end": int, "text": str, "score": float}],
+        "tags": [str],
+    }
+
+    def encode(self, task: ExampleTask) -> None:
+        self.task = task.held_out()
+        self.num_outputs, self.sentences, self.tags = len(task.labels), {}, {}
         for split, examples in task.splits.items():
-            self.ids[split] = tuple(example.id for example in examples)
             self.tags[split] = [np.array(example.tags, dtype=np.int64) for example in examples]
             self.sentences[split] = sentences = [
-                _Aligned.of(example.words, tokenizer, max_seqlen=protocol.max_seqlen)
+                _Aligned.of(example.words, self.tokenizer, max_seqlen=self.protocol.max_seqlen)
                 for example in examples
             ]
             self.num_truncated[split] = sum(sentence.is_cut for sentence in sentences)
-            self.num_truncated[f"{split}_lost_words"] = sum(each.num_lost for each in sentences)
-        self.trained_sequences = [each.sequence for each in self.sentences.get("train", ())]
+            self.num_truncated[f"{split}_lost_words"] = sum(s.num_lost for s in sentences)
+        self.trained_sequences = [s.sequence for s in self.sentences.get("train", ())]
         self.num_train = len(self.trained_sequences)
 
     def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
@@ -93,14 +175,12 @@ class EncodedTagging(EncodedTask):
         return torch.from_numpy(np.concatenate(states)).unflatten(1, (layers, -1))
 
     def targets(self, split: str, chosen: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """Return the tags of words."""
         tags = np.concatenate(_chosen(self.tags[split], chosen))
         sentences = _chosen(self.sentences[split], chosen)
         lost = np.concatenate([sentence.positions for sentence in sentences]) == _LOST
         return np.where(lost, _LOST, tags)
 
     def score_outputs(self, split: str, outputs: NDArray[Any]) -> SplitScores:
-        """Score the logits of all words of a split."""
         sentences = self.sentences[split]
         borders = np.cumsum([len(sentence.positions) for sentence in sentences])[:-1]
         logits = np.split(outputs, borders)
@@ -108,119 +188,37 @@ class EncodedTagging(EncodedTask):
         return self._score(split, [sentence.best_tags(of_words) for sentence, of_words in both])
 
     def _score(self, split: str, predicted: Sequence[NDArray[np.int64]]) -> SplitScores:
+        scores = self.score(self.task, split, predicted)
         lost = np.array([sentence.num_lost for sentence in self.sentences[split]])
-        return _score_tags(self.ids[split], predicted, self.tags[split], lost, self.labels)
+        return replace(scores, columns={**scores.columns, "num_lost_words": lost})
 
+    @classmethod
+    def score(cls, task: ExampleTask, split: str, predicted: Any) -> SplitScores:
+        """Score tags by number; a sentence's score is its token F1."""
+        from biphasic.tasks.metrics import entity_scores, sentence_token_f1
 
-def _chosen(items: Sequence[Any], indices: NDArray[np.int64] | None) -> Sequence[Any]:
-    return items if indices is None else [items[index] for index in indices.tolist()]
-
-
-def _score_tags(
-    ids: tuple[str, ...],
-    predicted: Sequence[NDArray[np.int64]],
-    tags: Sequence[NDArray[np.int64]],
-    num_lost: NDArray[np.int64],
-    labels: Sequence[str],
-) -> SplitScores:
-    from biphasic.tasks.metrics import entity_scores, sentence_token_f1
-
-    # For entity scores, a word without a prediction is outside every entity.
-    names = {NO_PREDICTION: "O", **dict(enumerate(labels))}
-    token_f1 = sentence_token_f1(tags, predicted, num_labels=len(labels))
-    entities = entity_scores(
-        *(
-            [[names[tag] for tag in sentence.tolist()] for sentence in of]
-            for of in (tags, predicted)
+        # For entity scores, a word without a prediction is outside every entity.
+        names = {NO_PREDICTION: "O", **dict(enumerate(task.labels))}
+        tags = [np.array(sentence.tags, dtype=np.int64) for sentence in task.splits[split]]
+        token_f1 = sentence_token_f1(tags, predicted, num_labels=len(task.labels))
+        entities = entity_scores(
+            *(
+                [[names[tag] for tag in sentence.tolist()] for sentence in of]
+                for of in (tags, predicted)
+            )
         )
-    )
-    metrics = {"entity_f1": entities.f1, "sentence_token_f1": float(token_f1.mean())}
-    columns = {
-        "sentence_token_f1": token_f1,
-        "num_entities": entities.expected,
-        "num_predicted": entities.predicted,
-        "num_right": entities.right,
-        "num_lost_words": num_lost,
-    }
-    return SplitScores(metrics, ids, token_f1, columns, entities.by_type)
+        metrics = {"entity_f1": entities.f1, "sentence_token_f1": float(token_f1.mean())}
+        columns = {
+            "sentence_token_f1": token_f1,
+            "num_entities": entities.expected,
+            "num_predicted": entities.predicted,
+            "num_right": entities.right,
+            "num_lost_words": np.zeros(len(tags), dtype=np.int64),
+        }
+        return SplitScores(metrics, task.ids(split), token_f1, columns, entities.by_type)
 
-
-class Tagging(ExampleKind):
-    """A tag per word, from its first token; cross-entropy, entity F1."""
-
-    name = "tc"
-    facts = FIRST_KINDS["tc"]
-    encoded = EncodedTagging
-    settings = (LABELS,)
-    columns = ("id", "tokens", "tags")
-    numbered_columns = ("tokens", "tags")
-    suffixes = (".jsonl", ".conll", ".iob2", ".bio", ".txt", ".tsv")
-    paper_metric = "sentence_token_f1"
-    ready_field = "tokens"
-    # Borders of entities are in characters, or in words if these were given.
-    predicted: ClassVar[Mapping[str, Any]] = {
-        "entities": [{"type": str, "start": int, "end": int, "text": str, "score": float}],
-        "tags": [str],
-    }
-    does = "finds entities in a text"
-    pipeline = "token-classification"
-    baselines: ClassVar[Mapping[str, Baseline]] = {"floor:dictionary": dictionary}
-    is_probed = True
-    form = "token-classification"
-
-    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> TaggedSentence:
-        """Return words and the numbers of their tags."""
-        words, tags = row.items("tokens", str), [*map(plain_name, row.items("tags", str))]
-        if len(words) != len(tags):
-            raise row.error(f"{len(words)} tokens but {len(tags)} tags")
-        words = words_of(row).words
-        check_bio(row, tags)
-        numbers = {label: number for number, label in enumerate(labels)}
-        for position, tag in enumerate(tags):
-            if tag not in numbers:
-                known = f"the labels are {', '.join(numbers)}"
-                raise row.error(
-                    f"unknown label '{tag}' at token {position}; {known}", token=position
-                )
-        return TaggedSentence(row.id(), words, tuple(numbers[tag] for tag in tags))
-
-    def score_predictions(self, task: ExampleTask, split: str, predicted: Any) -> SplitScores:
-        """Score tags by number."""
-        sentences = task.splits[split]
-        tags = [np.array(sentence.tags, dtype=np.int64) for sentence in sentences]
-        ids, lost = tuple(one.id for one in sentences), np.zeros(len(sentences), dtype=np.int64)
-        return _score_tags(ids, predicted, tags, lost, task.labels)
-
-    def reader(self, path: Path, file: TaskFile) -> Callable[[Path], Any]:
-        """Return the reader of CoNLL's and similar files."""
-        token, tag = (
-            column if isinstance(column, int) else None
-            for column in (file.columns.get("tokens"), file.columns.get("tags"))
-        )
-        return partial(read_conll, token_column=token, tag_column=tag)
-
-    def check_labels(self, labels: Sequence[str], *, where: str) -> None:
-        """Check that labels are BIO2 tags."""
-        check_labels(labels, where=where)
-        check_tag_set(labels, where=where)
-
-    def found_labels(self, rows: Sequence[Row], *, source: str) -> Labels:
-        """Return the tags of every type."""
-        return found_tags(rows, source=source)
-
-    def canonical(self, row: Row, labels: Labels | None) -> dict[str, Any]:
-        """Return the tags by name."""
-        tags = row.value.get("tags")
-        if not labels or not isinstance(tags, list):
-            return {}
-        return {"tags": [labels.tag(row, position, tag) for position, tag in enumerate(tags)]}
-
-    def example(self, row: Row, record: HeadRecord) -> Words:
-        """Return the words of `tokens`, or those of `text`."""
-        return words_of(row)
-
-    def predict(self, finetuned: FinetunedModel, examples: Sequence[Words]) -> Predictions:
-        """Find entities."""
+    @classmethod
+    def predict(cls, finetuned: FinetunedModel, examples: Sequence[Words]) -> Predictions:
         from scipy.special import softmax
 
         max_seqlen, tokenizer = finetuned.protocol.max_seqlen, finetuned.tokenizer
@@ -233,7 +231,28 @@ class Tagging(ExampleKind):
         return rows, sum(sentence.is_cut for sentence in aligned)
 
 
-@dataclass(frozen=True, slots=True)
+class Tagging(TaskKind):
+    """A tag per word, from its first token; cross-entropy, entity F1."""
+
+    name = "tc"
+    examples = RecordFiles(TaggedSentence)
+    learner = TagLearner
+    facts = Facts(
+        **vars(FIRST_KINDS["tc"]),
+        paper_metric="sentence_token_f1",
+        is_probed=True,
+        does="finds entities in a text",
+        pipeline="token-classification",
+        form="token-classification",
+    )
+    baselines: ClassVar[Mapping[str, Baseline]] = {"floor:dictionary": dictionary}
+
+
+def _chosen(items: Sequence[Any], indices: NDArray[np.int64] | None) -> Sequence[Any]:
+    return items if indices is None else [items[index] for index in indices.tolist()]
+
+
+@plain_dataclass(frozen=True, slots=True)
 class _Aligned:
     """A sentence as tokens, and the position of each word's first token."""
 
@@ -330,3 +349,133 @@ def entity_borders(tags: Sequence[str]) -> list[tuple[int, int]]:
         elif tag.startswith("I-") and goes_on and tags[borders[-1][0]][2:] == tag[2:]:
             borders[-1] = (borders[-1][0], place)
     return borders
+
+
+def is_bio(tag: str) -> bool:
+    """Return whether a tag is `O`, `B-TYPE` or `I-TYPE`."""
+    return tag == "O" or (tag[:2] in {"B-", "I-"} and len(tag) > 2)
+
+
+def check_bio(row: Row, tags: Sequence[str]) -> None:
+    """Check that tags are valid BIO2 (IOB2): every entity starts with `B-`."""
+    previous = "O"
+    for position, tag in enumerate(tags):
+        if not is_bio(tag):
+            raise row.error(
+                f"not valid BIO2: {tag!r} at token {position} is neither O, B-TYPE nor I-TYPE",
+                token=position,
+            )
+        if tag.startswith("I-") and previous[2:] != tag[2:]:
+            raise row.error(
+                f"not valid BIO2: '{tag}' at token {position} follows '{previous}'; an entity "
+                f"starts with 'B-{tag[2:]}' (convert files in IOB1)",
+                token=position,
+            )
+        previous = tag
+
+
+@plain_dataclass
+class _Sentence:
+    """Tokens between two empty lines."""
+
+    number: int = 0
+    id: str = ""
+    tokens: list[list[str]] = field(default_factory=list)
+
+
+def read_conll(path: Path, *, token_column: int | None, tag_column: int | None) -> list[Row]:
+    """Read the sentences of a CoNLL or IOB2 file with their tags; an empty line ends one."""
+    # By default the first column is the token, the last the tag; if the first counts the tokens of
+    # a sentence (CoNLL-U, Universal NER), they are the second and third. Columns count from 1.
+    sentences = [sentence for sentence in _sentences(path) if sentence.tokens]
+    if not sentences:
+        return []
+    width = len(sentences[0].tokens[0])
+    is_counted = width > 2 and all(map(_is_counted, sentences))
+    token = token_column or (2 if is_counted else 1)
+    tag = tag_column or (3 if is_counted else width)
+    if max(token, tag) > width or token == tag:
+        raise DataError(
+            f"{path}:{sentences[0].number}: token in column {token} and tag in column {tag}, but "
+            f"there {'is 1 column' if width == 1 else f'are {width} columns'}"
+        )
+    rows: list[Row] = []
+    for one in sentences:
+        words, tags = zip(*((line[token - 1], line[tag - 1]) for line in one.tokens), strict=True)
+        value = {"id": one.id or str(one.number), "tokens": [*words], "tags": [*tags]}
+        rows.append(Row(path, one.number, value, is_vertical=True))
+    return rows
+
+
+def _sentences(path: Path) -> Iterator[_Sentence]:
+    lines = [(number, line.rstrip("\r\n")) for number, line in read_lines(path)]
+    separator, width = _layout(text for _, text in lines)
+    sentence = _Sentence()
+    for number, text in lines:
+        columns = separator.split(text)
+        has_tag = len(columns) == width and any(map(is_bio, columns[1:]))  # such as a hashtag's
+        if not text.strip(" \t"):
+            yield sentence
+            sentence = _Sentence()
+        elif columns[0] == _DOCUMENT:
+            continue
+        elif not sentence.tokens and columns[0].startswith("#") and not has_tag:
+            if match := _SENTENCE_ID.fullmatch(text):
+                sentence.id = match[1].strip() or sentence.id
+        elif len(columns) != width:
+            raise DataError(f"{path}:{number}: {len(columns)} columns, but the first has {width}")
+        else:
+            sentence.number = sentence.number or number
+            sentence.tokens.append(columns)
+    yield sentence
+
+
+def _layout(texts: Iterable[str]) -> tuple[re.Pattern[str], int]:
+    """Return the column separator and number of columns of the first line that must be a token."""
+    for text in texts:
+        if text.strip(" \t") and not text.startswith(("#", _DOCUMENT)):
+            separator = _TAB if "\t" in text else _SPACES
+            return separator, len(separator.split(text))
+    return _TAB, 0
+
+
+def _is_counted(sentence: _Sentence) -> bool:
+    return all(columns[0] == str(place) for place, columns in enumerate(sentence.tokens, start=1))
+
+
+@plain_dataclass(frozen=True, slots=True)
+class Words:
+    """A text cut into words."""
+
+    words: tuple[str, ...]
+    starts: tuple[int, ...]  # in characters of the text
+    text: str | None  # None if the words were given
+
+
+def words_of(row: Row) -> Words:
+    """Return the words of `tokens`, or those of `text`."""
+    if "tokens" not in row.value:
+        return split_words(row.text("text"))
+    words = row.items("tokens", str)
+    if not words:
+        raise row.error("the sentence has no tokens")
+    for position, word in enumerate(words):
+        if not word.strip():
+            raise row.error(f"token {position} is empty ({word!r})", token=position)
+    return Words(tuple(words), tuple(range(len(words))), None)
+
+
+def split_words(text: str) -> Words:
+    """Split a text into words: runs of letters, marks and digits; each other sign is a word."""
+    words: list[str] = []
+    starts: list[int] = []
+    place = 0
+    for is_word, run in groupby(text, lambda sign: category(sign).startswith(_WORD_CATEGORIES)):
+        signs = "".join(run)
+        parts = [signs] if is_word else list(signs)
+        for part in parts:
+            if not part.isspace():
+                words.append(part)
+                starts.append(place)
+            place += len(part)
+    return Words(tuple(words), tuple(starts), text)

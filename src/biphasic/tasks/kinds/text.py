@@ -4,67 +4,93 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, ValidationInfo, model_validator
+from pydantic.dataclasses import dataclass
+from pydantic_core import ArgsKwargs
 
-from biphasic.rows import Row, rows
-from biphasic.tasks.kinds.examples import ExampleKind, usual_columns
-from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
+from biphasic.rows import Row
+from biphasic.tasks.kinds.examples import FIELDS, Example, usual_columns
+from biphasic.tasks.kinds.kind import Learner, SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, AnsweredText, ExampleTask, TaskInfo
-from biphasic.tasks.rows.splits import USUAL_TEXTS
+from biphasic.tasks.records import SPLITS, ExampleTask, HeadRecord
 from biphasic.tasks.rows.templates import PAIR_TEMPLATE, fill, template_fields
+from biphasic.tasks.settings import FileSettings, TaskSettings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from biphasic.data.packing import TokenIds
     from biphasic.data.tokens.tokenizer import TextTokenizer
-    from biphasic.tasks.encoding import Encoder
-    from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
-    from biphasic.tasks.folder import TaskDescription
-    from biphasic.tasks.task_file import TaskFile
+    from biphasic.tasks.encoding import Encoder, FinetunedModel
 
 TEMPLATE = "template"  # setting of kinds that join the fields of an example into one text
 _PAIR = ("text_a", "text_b")
+USUAL_TEXTS = (
+    ("text",),
+    ("sentence",),
+    _PAIR,
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+)  # usual column names of single texts and of pairs
 Array = NDArray[Any]
 
 
-class TextKind(ExampleKind):
-    """A kind with one answer per text, or per pair of texts joined by a template."""
+def text_of(row: Row, template: str | None) -> str:
+    """Return the text of a row, its fields joined."""
+    if template is not None:
+        return fill(template, row)
+    return fill(PAIR_TEMPLATE, row) if "text_a" in row.value else row.text("text")
+
+
+@dataclass(frozen=True, slots=True, config=FIELDS)
+class AnsweredText(Example):
+    """A text, or a pair already joined into one text, and what is to be predicted of it."""
 
     settings: ClassVar[tuple[str, ...]] = (TEMPLATE,)
-    paired_columns: ClassVar[Collection[str]] = ("text",)
-    is_pooled: ClassVar[bool] = True
-    is_probed: ClassVar[bool] = True
-    form: ClassVar[Any] = "sequence-classification"
-    answer: ClassVar[str]  # its field
-    usual_answers: ClassVar[tuple[tuple[str, ...], ...]]  # usual names of its column
+    paired: ClassVar[Collection[str]] = ("text",)
+    text: str
+    answer: Any  # the number of its label, those of its labels (possibly none), or a real number
+    # The two texts of a pair that the usual template joins.
+    pair: Annotated[tuple[str, ...], Field(exclude=True)] = ()
 
-    def text(self, row: Row, template: str | None) -> str:
-        """Return the text of a row, its fields joined."""
-        if template is not None:
-            return fill(template, row)
-        return fill(PAIR_TEMPLATE, row) if "text_a" in row.value else row.text("text")
-
-    def answered(self, row: Row, template: str | None, answer: Any) -> AnsweredText:
-        """Return the example in a row, with both texts if it is a pair without a template."""
+    @model_validator(mode="before")
+    @classmethod
+    def _join(cls, given: Any, info: ValidationInfo) -> Any:
+        if info.context is None:
+            return given
+        row, template = info.context.row, info.context.template
         is_pair = template is None and "text_a" in row.value
         pair = tuple(map(row.text, _PAIR)) if is_pair else ()
-        return AnsweredText(row.id(), self.text(row, template), answer, pair)
+        return ArgsKwargs((), {**given.kwargs, "text": text_of(row, template), "pair": pair})
 
-    def choose_columns(self, there: Collection[str], path: Path, file: TaskFile) -> dict[str, str]:
-        """Return the columns of the texts and of the answer."""
-        chosen = _text_columns(there, path, file)
-        given = file.columns.get(self.answer)
-        answer = str(given) if given else usual_columns(self.usual_answers, there, path=path)[0]
-        return {**chosen, self.answer: answer}
+    @classmethod
+    def choose(cls, there: Collection[str], path: Path, file: FileSettings) -> dict[str, str]:
+        fields = template_fields(file.template) if file.template is not None else ()
+        given: Any = file.columns.get("text")
+        if given is not None:
+            chosen = named_columns(given)
+        elif fields and all(field in there for field in fields):
+            chosen = {}
+        else:
+            chosen = named_columns(usual_columns(USUAL_TEXTS, there, path=path))
+        # A template may name any column; columns that it omits are not part of the text.
+        chosen = {field: chosen.get(field, field) for field in fields} or chosen
+        for name, usual in cls.columns().items():
+            if name != "text":
+                own = file.columns.get(name)
+                options = [(column,) for column in usual]
+                [column] = (own,) if own else usual_columns(options, there, path=path)
+                chosen[name] = str(column)
+        return chosen
 
-    def check_same_fields(self, splits: Mapping[str, Sequence[Row]]) -> None:
+    @classmethod
+    def check_splits(cls, splits: Mapping[str, Sequence[Row]]) -> None:
         """Check that either all splits have pairs or none do."""
         learnt = next(iter(splits.values()))[0]
         for split, (first, *_) in splits.items():
@@ -73,85 +99,56 @@ class TextKind(ExampleKind):
                 here, there = units if "text_a" in first.value else reversed(units)
                 raise first.error(f"the {split} split has {here}, but {learnt.path} has {there}")
 
-    def read(
-        self, folder: Path, description: TaskDescription, info: TaskInfo, files: Collection[str]
-    ) -> ExampleTask:
-        """Read the texts of a task folder, and how their fields are joined."""
-        task = super().read(folder, description, info, files)
-        if description.template is not None:
-            fields = template_fields(description.template)
-        else:
-            first = next(rows(folder / f"{next(iter(task.splits))}.jsonl"))
-            fields = _PAIR if "text_a" in first.value else ("text",)
-        columns = description.origin.get("settings", {}).get("columns", {})
-        named = _named(columns["text"]) if "text" in columns else {}
-        has_pairs = description.template is None and fields == _PAIR
-        return replace(
-            task,
-            info=replace(task.info, has_pairs=has_pairs),
-            fields=fields,
-            template=description.template,
-            columns=named,
-        )
+    @classmethod
+    def details(cls, first: Row, description: TaskSettings) -> dict[str, Any]:
+        if (template := description.template) is not None:
+            return {"fields": template_fields(template), "template": template}
+        fields = _PAIR if "text_a" in first.value else ("text",)
+        return {"fields": fields, "has_pairs": fields == _PAIR}
 
-    def head_fields(
-        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-    ) -> dict[str, Any]:
-        """Return labels, fields and template."""
-        return {
-            "labels": task.labels,
-            "fields": task.fields,
-            "columns": task.columns,
-            "template": task.template,
-        }
-
-    def example(self, row: Row, record: HeadRecord) -> str:
-        """Return the text of a row."""
-        if record.template is not None:
-            return fill(record.template, row)
-        return fill(PAIR_TEMPLATE, row) if record.fields == _PAIR else row.text("text")
+    @classmethod
+    def asked(cls, row: Row, record: HeadRecord) -> str:
+        if record.template is None and record.fields != _PAIR:
+            return row.text("text")
+        return fill(record.template or PAIR_TEMPLATE, row)
 
 
-class EncodedTexts(EncodedTask):
-    """Texts with one answer each, as token sequences; `expected` are answers by split."""
+def named_columns(given: str | Sequence[str]) -> dict[str, str]:
+    """Return the columns of a text or of a pair by field."""
+    names = (given,) if isinstance(given, str) else given
+    return dict(zip(_PAIR if len(names) == 2 else ("text",), names, strict=False))
 
-    def __init__(
-        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-    ) -> None:
-        from biphasic.tasks.encoding import encode_texts
 
-        self.info, self.pad_id, self.labels = task.info, tokenizer.pad_id, task.labels
+class TextLearner(Learner):
+    """Texts with one answer each; `expected` are answers by split."""
+
+    def encode(self, task: ExampleTask) -> None:
+        self.task = task.held_out()
         self.num_outputs = max(len(task.labels), 1)
-        self.num_truncated, self.sequences, self.ids, self.expected = {}, {}, {}, {}
-        self.sides: dict[str, list[list[TokenIds]]] = {}  # of probes: both texts of pairs
+        self.sequences, self.expected = {}, {}
+        self.sides: dict[str, list[list[TokenIds]]] = {}
         for split, examples in task.splits.items():
-            self.sequences[split], self.num_truncated[split] = encode_texts(
-                [example.text for example in examples], tokenizer, max_seqlen=protocol.max_seqlen
-            )
-            self.ids[split] = tuple(example.id for example in examples)
-            self.expected[split] = np.array(list(map(self.expect, examples)))
-            if protocol.is_probe and task.info.has_pairs:
+            self.expected[split] = self.answers(task, split)
+            self.sequences[split] = self.framed([example.text for example in examples], split)
+            if self.protocol.is_probe and task.info.has_pairs:
+                self.num_truncated[split], self.states_read = 0, 4
                 sides = zip(*(example.pair for example in examples), strict=True)
-                encoded = [
-                    encode_texts(side, tokenizer, max_seqlen=protocol.max_seqlen) for side in sides
-                ]
-                self.sides[split] = [sequences for sequences, _ in encoded]
-                self.num_truncated[split] = sum(num_cut for _, num_cut in encoded)
-                self.states_read = 4
+                self.sides[split] = [self.framed(side, split) for side in sides]
         self.trained_sequences = self.sequences.get("train", [])
         self.num_train = len(self.trained_sequences)
 
-    def expect(self, example: AnsweredText) -> Any:
-        """Return the expected answer of an example."""
-        return example.answer
+    @classmethod
+    def answers(cls, task: ExampleTask, split: str) -> Array:
+        """Return the answers of a split as outputs have them."""
+        return np.array([example.answer for example in task.splits[split]])
 
     @abstractmethod
     def mean_loss(self, outputs: Tensor, expected: Array) -> Tensor:
         """Return the mean loss of outputs, [num_texts, num_outputs]."""
 
     @abstractmethod
-    def score(self, ids: tuple[str, ...], outputs: Array, expected: Array) -> SplitScores:
-        """Score outputs, [num_texts, num_outputs]."""
+    def decide(self, outputs: Array) -> Array:
+        """Return the answers that outputs mean, [num_texts, num_outputs], for `score`."""
 
     def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
         """Return the mean loss over the training texts `indices`."""
@@ -162,15 +159,15 @@ class EncodedTexts(EncodedTask):
 
     def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
         """Score validation and test."""
-        scores = {}
-        for split in SPLITS[1:]:
-            outputs = head(encoder.pooled(self.sequences[split])).cpu().numpy()
-            scores[split] = self.score_outputs(split, outputs)
-        return scores
+        return {
+            split: self.score_outputs(
+                split, head(encoder.pooled(self.sequences[split])).cpu().numpy()
+            )
+            for split in SPLITS[1:]
+        }
 
     def score_outputs(self, split: str, outputs: Array) -> SplitScores:
-        """Score outputs on all texts of a split."""
-        return self.score(self.ids[split], outputs, self.expected[split])
+        return self.score(self.task, split, self.decide(outputs))
 
     def frozen(self, encoder: Encoder, split: str, chosen: Array | None = None) -> Tensor:
         """Return the mean states of texts; of a pair u, v, |u - v| and u * v.
@@ -179,7 +176,7 @@ class EncodedTexts(EncodedTask):
         """
         import torch
 
-        indices = np.arange(len(self.ids[split])) if chosen is None else chosen
+        indices = np.arange(len(self.expected[split])) if chosen is None else chosen
         means = [
             encoder.pooled([sequences[index] for index in indices]).unflatten(
                 1, (max(1, len(encoder.layers)), -1)
@@ -192,9 +189,14 @@ class EncodedTexts(EncodedTask):
         return torch.cat([u, v, (u - v).abs(), u * v], dim=2)
 
     def targets(self, split: str, chosen: Array | None = None) -> Array:
-        """Return the answers as the head's outputs have them."""
         answers = self.expected[split]
         return answers if chosen is None else answers[chosen]
+
+    @classmethod
+    def head_fields(
+        cls, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+    ) -> dict[str, Any]:
+        return {name: getattr(task, name) for name in ("labels", "fields", "columns", "template")}
 
 
 def pooled_outputs(
@@ -208,24 +210,3 @@ def pooled_outputs(
     )
     # In double precision the probabilities of a text add up to one.
     return finetuned.head(finetuned.encoder.pooled(sequences)).cpu().double().numpy(), num_cut
-
-
-def _text_columns(there: Collection[str], path: Path, file: TaskFile) -> dict[str, str]:
-    fields = template_fields(file.template) if file.template is not None else ()
-    given: Any = file.columns.get("text")
-    if given is not None:
-        chosen = _named(given)
-    elif fields and all(field in there for field in fields):
-        chosen = {}
-    else:
-        chosen = _numbered(usual_columns(USUAL_TEXTS, there, path=path))
-    # A template may name any column; columns that it omits are not part of the text.
-    return {field: chosen.get(field, field) for field in fields} or chosen
-
-
-def _named(given: str | Sequence[str]) -> dict[str, str]:
-    return _numbered((given,) if isinstance(given, str) else given)
-
-
-def _numbered(names: Sequence[str]) -> dict[str, str]:
-    return dict(zip(("text",) if len(names) == 1 else _PAIR, names, strict=True))

@@ -95,7 +95,8 @@ def _examples(
         texts = read_texts(folder / "queries.jsonl")
         yield from ((text,) for key, _, text in texts if key in judged)
     else:
-        for sample in chain.from_iterable(KINDS[task.info.kind].inputs(task, s) for s in splits):
+        examples = KINDS[task.info.kind].examples
+        for sample in chain.from_iterable(examples.inputs(task, split) for split in splits):
             yield (sample,) if isinstance(sample, str) else sample
 
 

@@ -17,7 +17,7 @@ from biphasic.extras import install_command
 from biphasic.files import digest, file_sha256
 from biphasic.hub import quiet
 from biphasic.tasks.folder import TaskDescription, write_task_folder
-from biphasic.tasks.rows.content import TaskContent
+from biphasic.tasks.records import TaskContent
 
 PREFIX = "mteb:"
 # By the type of a task and its main score.

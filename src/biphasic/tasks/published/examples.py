@@ -19,8 +19,7 @@ from biphasic.tasks.published.tables import (
     label_names,
     read_splits,
 )
-from biphasic.tasks.records import SPLITS
-from biphasic.tasks.rows.content import TaskContent
+from biphasic.tasks.records import SPLITS, TaskContent
 from biphasic.tasks.task_file import DatasetTable, HubTables, TaskFile
 
 _QUESTION = ("question", "query")

@@ -21,7 +21,7 @@ from biphasic.tasks.published.tables import (
     dataset_of,
     select,
 )
-from biphasic.tasks.rows.content import TaskContent
+from biphasic.tasks.records import TaskContent
 from biphasic.tasks.task_file import DatasetTable, HubTables, TaskFile
 
 MAX_PAIRS = 160_000  # maximum pairs kept: as many as 5 seeds of 1,000 steps of 32 can read
@@ -166,8 +166,8 @@ def _documents(
     file: TaskFile, hub: HubTables, opener: Opener, judged: Mapping[str, Judged]
 ) -> Iterator[Row]:
     """Return the documents judged in any split; the table is opened immediately."""
-    kind = KINDS[file.kind]
-    has_title = "{title}" in (file.document_template or getattr(kind, "document_template", ""))
+    usual = getattr(KINDS[file.kind].examples, "document_template", "")
+    has_title = "{title}" in (file.document_template or usual)
     columns = (hub.document_id, "text", *(("title",) if has_title else ()))
     corpus = _corpus(hub)
     needed = {key for split in judged.values() for documents in split.values() for key in documents}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ from biphasic.config import nearest
 from biphasic.errors import DataError
 from biphasic.files import read_json
 from biphasic.rows import Row, plain_name
-from biphasic.tasks.records import AnsweredText, ExampleTask
 
-_WHOLE = re.compile(r"[+-]?[0-9]+")
+WHOLE = re.compile(r"[+-]?[0-9]+")
 LABEL_SEPARATOR = "|"  # separator of several labels in one field
 _FRACTION = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+)")
 
@@ -53,8 +51,8 @@ class Labels:
     def number(self, row: Row, key: str) -> int:
         """Return the number of a row's label."""
         value = label_of(row, key)
-        is_whole = bool(_WHOLE.fullmatch(value))
-        is_position = is_whole and not any(map(_WHOLE.fullmatch, self.names))
+        is_whole = bool(WHOLE.fullmatch(value))
+        is_position = is_whole and not any(map(WHOLE.fullmatch, self.names))
         if is_position and not self.is_listed:
             raise row.error(
                 f"the label {value} is a number, but {self.source} has names; list the labels in "
@@ -83,7 +81,7 @@ def found_labels(rows: Iterable[Row], key: str, *, source: str) -> Labels:
     """Return the labels of a training split, sorted; numbers by value."""
     rows = list(rows)
     names = {label_of(row, key) for row in rows}
-    are_numbers = all(map(_WHOLE.fullmatch, names))
+    are_numbers = all(map(WHOLE.fullmatch, names))
     ordered = sorted(names, key=lambda name: (int(name) if are_numbers else 0, name))
     check_labels(ordered, where=f"{rows[0].path}: {source}" if rows else source)
     return Labels(tuple(ordered), source, is_listed=False)
@@ -128,30 +126,3 @@ def label_of(row: Row, key: str) -> str:
     if not (name := plain_name(label)):
         raise row.error(f"the label {label!r} has only signs that nobody sees")
     return name
-
-
-def label_notes(task: ExampleTask) -> Iterator[str]:
-    """Yield what looks wrong with the labels of a task: they are used as they are."""
-    first: dict[str, str] = {}
-    for label in task.labels:
-        key = str(int(label)) if _WHOLE.fullmatch(label) else label.casefold()
-        if first.setdefault(key, label) != label:
-            yield f"the labels {first[key]!r} and {label!r} are two; if they are one, write one"
-    numbers = [label for label in task.labels if _WHOLE.fullmatch(label)]
-    if 0 < len(numbers) < len(task.labels):
-        yield f"some labels are numbers ({', '.join(numbers[:5])}), others are names"
-    answers = [one.answer for one in task.splits.get("train", ()) if isinstance(one, AnsweredText)]
-    if task.labels and answers:
-        seen = {*(chain(*answers) if isinstance(answers[0], tuple) else answers)}
-        if missing := [name for place, name in enumerate(task.labels) if place not in seen]:
-            names = ", ".join(map(repr, missing[:5]))
-            more = f" and {len(missing) - 5} more" * (len(missing) > 5)
-            yield f"no training example has the labels {names}{more}; are labels numbered from 0?"
-
-
-def empty_notes(task: ExampleTask) -> Iterator[str]:
-    """Yield how many texts of each split are empty."""
-    for split, examples in task.splits.items():
-        texts = [example.text for example in examples if isinstance(example, AnsweredText)]
-        if number := sum(not text.strip() for text in texts):
-            yield f"{number:,} of {len(texts):,} {split} texts are empty"

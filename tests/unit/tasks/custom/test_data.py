@@ -8,9 +8,10 @@ import pytest
 
 from biphasic.errors import DataError
 from biphasic.tasks.folder import load_task
+from biphasic.tasks.kinds.examples import cut_splits
+from biphasic.tasks.kinds.questions import Answer
 from biphasic.tasks.kinds.registry import KINDS
-from biphasic.tasks.records import SPLITS, Answer
-from biphasic.tasks.rows.splits import cut_splits
+from biphasic.tasks.records import SPLITS
 from biphasic.tasks.task_file import TaskFile
 from custom_tasks import (
     MOODS,
@@ -214,7 +215,7 @@ license: CC0
     number = record.id.removeprefix("k")
     assert record.text == f"h{number} - b{number}"
     assert task.labels == ("pos", "neg")
-    head = KINDS["sc"].head_fields(task, None, protocol=None)  # as in head.json
+    head = KINDS["sc"].learner.head_fields(task, None, protocol=None)  # as in head.json
     assert head["columns"] == {"text_a": "headline", "text_b": "body of text"}
     assert record.answer == int(number) % 2
     described = json.loads((folder / "task.json").read_text())
@@ -324,7 +325,7 @@ def test_answers_by_characters_change_scores_and_the_hash_of_the_task(store, cus
         store.task(write_yaml(custom, f"kind: qa\nname: t{number}\nfolder: .\n{setting}"))
         for number, setting in enumerate(["", "tokens: characters\n"])
     ]
-    words, characters = (KINDS["qa"].score_predictions(task, "test", ["北京大"]) for task in tasks)
+    words, characters = (KINDS["qa"].learner.score(task, "test", ["北京大"]) for task in tasks)
     assert words.metrics == {"f1": 0.0, "exact_match": 0.0}
     assert characters.metrics["f1"] == pytest.approx(2 * (2 / 3) / (2 / 3 + 1))
     assert len({task.info.sha256 for task in [*tasks, store.task(f"qa:{custom}")]}) == 2

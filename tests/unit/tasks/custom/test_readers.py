@@ -10,9 +10,8 @@ import pytest
 
 from biphasic.errors import DataError
 from biphasic.rows import Row, rows
-from biphasic.tasks.kinds.questions import QuestionAnswering, read_squad
-from biphasic.tasks.records import Answer, Question
-from biphasic.tasks.rows.tagged import read_conll
+from biphasic.tasks.kinds.questions import Answer, Question, read_squad
+from biphasic.tasks.kinds.tagging import read_conll
 
 NEWS = """\
 -DOCSTART- -X- O O
@@ -199,7 +198,7 @@ def read_questions(tmp_path: Path, *questions: Any) -> list[Question]:
     path = tmp_path / "dev.json"
     article = {"title": "T", "paragraphs": [{"context": CONTEXT, "qas": list(questions)}]}
     path.write_text(json.dumps({"version": "v2.0", "data": [article]}), encoding="utf-8")
-    return [QuestionAnswering().parse(row, labels=(), template=None) for row in read_squad(path)]
+    return [Question.of(row) for row in read_squad(path)]
 
 
 def refused_question(tmp_path: Path, message: str, *questions: Any) -> None:
