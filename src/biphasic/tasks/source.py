@@ -29,14 +29,7 @@ from biphasic.tasks.folder import (
 from biphasic.tasks.kinds.registry import KINDS, known_kind
 from biphasic.tasks.kinds.text import AnsweredText
 from biphasic.tasks.published.benchmark import PREFIX, mteb_origin, mteb_task, write_mteb
-from biphasic.tasks.published.catalog import (
-    PUBLISHED,
-    hub_origin,
-    pinned_revision,
-    published_origin,
-    write_hub,
-    write_published,
-)
+from biphasic.tasks.published.hub import PUBLISHED, HubSource
 from biphasic.tasks.records import SPLITS, ExampleTask
 from biphasic.tasks.rows.labels import WHOLE
 from biphasic.tasks.task_file import TaskFile, describe, load_task_file, own_files
@@ -95,35 +88,18 @@ def _making(
         raise DataError(f"{copies}: no such folder (local copies for task '{source}')")
     if published := published_source(source):
         name, kind = published
-        settings = dict[str, Any](copies=copies, revision=revision, paper=paper, kind=kind)
-        origin = published_origin(name, **settings)
-        settings["revision"] = pinned_revision(origin) or revision
-        write = partial(write_published, name, **settings)
-        return _Making(name, {"source": "published", "origin": origin}, write)
+        hub = HubSource.of_published(name, kind, copies=copies, revision=revision, paper=paper)
+        return _Making(name, hub.determinants, hub.write)
     path = expanded(source)
     if path.suffix in _TASK_FILES and path.is_file() and (file := load_task_file(path)).hub:
-        return _of_hub(file, copies, revision)
+        hub = HubSource(file, copies, revision)
+        return _Making(file.name, hub.determinants, hub.write)
     if revision is not None:
         raise ConfigError("only published datasets have revisions", about=f"task '{source}'")
     if is_mteb(source):
         return _of_mteb(source, copies)
     with reading(f"task '{source}'", DataError):
         return _own(source)
-
-
-def _of_hub(file: TaskFile, copies: Path | None, revision: str | None) -> _Making:
-    """Read the tables of a task file of the user."""
-    tables = hub_origin(file, copies=copies, revision=revision)
-    settings = file.model_dump(mode="json", exclude_defaults=True)
-    origin = {"source": "hub", "settings": settings}
-    write = partial(
-        write_hub,
-        file,
-        copies=copies,
-        revision=pinned_revision(tables) or revision,
-        origin=origin,
-    )
-    return _Making(file.name, {**origin, "origin": tables}, write)
 
 
 def _of_mteb(source: str, copies: Path | None) -> _Making:

@@ -29,7 +29,7 @@ from biphasic.tasks.folder import DESCRIPTION, count_overlaps, load_task, read_d
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FEW_STEPS, PAPER_STEPS, FinetuneProtocol
 from biphasic.tasks.published.benchmark import PREFIX, mteb_kind, mteb_task
-from biphasic.tasks.published.catalog import PUBLISHED, has_paper_reading
+from biphasic.tasks.published.hub import PUBLISHED, has_paper_reading
 from biphasic.tasks.records import SPLITS, Task, TaskInfo
 from biphasic.tasks.source import (
     fetched_mteb,

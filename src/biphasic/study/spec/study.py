@@ -46,7 +46,7 @@ from biphasic.study.spec.tuned_rates import (
 )
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.published.catalog import PUBLISHED
+from biphasic.tasks.published.hub import PUBLISHED
 from biphasic.tasks.records import TaskInfo
 from biphasic.tasks.source import is_mteb, published_source, split_source
 from biphasic.training.compute import ComputeConfig

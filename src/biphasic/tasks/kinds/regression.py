@@ -51,6 +51,7 @@ class ValueLearner(TextLearner):
     predicted: ClassVar[Mapping[str, Any]] = {"score": float}
 
     def encode(self, task: ExampleTask) -> None:
+        super().encode(task)
         self.mean, self.deviation = standardisation(task)
 
     def mean_loss(self, outputs: Tensor, expected: Array) -> Tensor:

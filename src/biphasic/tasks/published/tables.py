@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from biphasic.config import nearest
 from biphasic.data.text.hub import HubTable, find_copy, open_hub
-from biphasic.errors import DataError
 from biphasic.rows import Row as Line
 from biphasic.rows import rows
-from biphasic.tasks.records import SPLITS
-from biphasic.tasks.task_file import DatasetTable, HubTables
+from biphasic.tasks.task_file import DatasetTable
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-TRAIN_SHARE = 0.95
 SPLIT_SEED = 42
 
 Row = dict[str, Any]
@@ -74,39 +70,6 @@ def columns_of(line: Line, columns: Sequence[str]) -> Row:
     return line.value
 
 
-def read_splits(
-    hub: HubTables,
-    opener: Opener,
-    rows: Callable[[DatasetTable, HubTable, Iterable[int]], Iterator[Row]],
-) -> dict[str, Iterator[Row]]:
-    """Read the tables of splits; without one of validation, cut it off the training split."""
-    named = {split: table for split in SPLITS if (table := getattr(hub, split))}
-    opened = {split: opener.open(table) for split, table in named.items()}
-    splits = {
-        split: rows(named[split], table, itertools.count()) for split, table in opened.items()
-    }
-    if "validation" in splits:
-        return splits
-    parts = halves(named["train"], len(dataset_of(opened["train"])))
-    cut = {
-        split: rows(named["train"], select(opened["train"], numbers), numbers)
-        for split, numbers in parts.items()
-    }
-    return {**cut, "test": splits["test"]}
-
-
-def halves(table: DatasetTable, num_rows: int) -> dict[str, list[int]]:
-    """Split row numbers into train and validation, as the library's `train_test_split` does."""
-    import datasets  # noqa: PLC0415 - slow import that few tasks need
-
-    if num_rows < 2:
-        raise DataError(f"{table}: {num_rows} rows cannot be split into train and validation")
-    numbers = datasets.Dataset.from_dict({"row": list(range(num_rows))})
-    parts = numbers.train_test_split(train_size=TRAIN_SHARE, seed=SPLIT_SEED)
-    # Read the whole column: reading single rows is slow.
-    return {"train": parts["train"]["row"][:], "validation": parts["test"]["row"][:]}
-
-
 def dataset_of(opened: HubTable) -> Dataset:
     """Return the rows of a table opened without streaming."""
     return cast("Dataset", opened.rows)
@@ -115,36 +78,3 @@ def dataset_of(opened: HubTable) -> Dataset:
 def select(opened: HubTable, indices: Sequence[int]) -> HubTable:
     """Return some rows of a table opened without streaming."""
     return replace(opened, rows=dataset_of(opened).select(indices))
-
-
-def find_column(table: DatasetTable, names: Iterable[str], *spellings: str) -> str:
-    """Return the first of several spellings that is a column of the table."""
-    existing = list(names)
-    for spelling in spellings:
-        if spelling in existing:
-            return spelling
-    expected = " or ".join(f"'{spelling}'" for spelling in spellings)
-    raise DataError(
-        f"{table}: no column {expected}; found {', '.join(existing) or 'none'}; "
-        f"pin a revision that has it, or give a local copy (docs/protocol.md)"
-    )
-
-
-def label_names(table: DatasetTable, feature: Any, published: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of an integer label column, by default the published ones."""
-    names = tuple(getattr(feature, "names", None) or published)
-    if sorted(names) != sorted(published):
-        raise DataError(
-            f"{table}: its labels are {', '.join(names)}, not {', '.join(published)}; "
-            f"pin a revision that has these"
-        )
-    return names
-
-
-def label_name(table: DatasetTable, number: int, value: Any, names: Sequence[str]) -> str:
-    """Return the name of a label that a row gives as a number or a name."""
-    if isinstance(value, str) and value in names:
-        return value
-    if type(value) is int and 0 <= value < len(names):
-        return names[value]
-    raise DataError(f"{table}, row {number}: unknown label {value!r}; known: {', '.join(names)}")

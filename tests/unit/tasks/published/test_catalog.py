@@ -14,8 +14,7 @@ from biphasic import task as task_files
 from biphasic.errors import ConfigError, DataError
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.published import ir
-from biphasic.tasks.published.catalog import PUBLISHED, write_published
-from biphasic.tasks.published.examples import begin_entities
+from biphasic.tasks.published.hub import PUBLISHED, HubSource, begin_entities
 from biphasic.tasks.published.ir import halve_queries
 from biphasic.tasks.source import prepare_task
 
@@ -51,7 +50,7 @@ def folders(copies: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("datasets.config.HF_DATASETS_CACHE", root / "cache")
         for name in PUBLISHED:
-            write_published(name, root / name, copies=copies)
+            HubSource.of_published(name, copies=copies).write(root / name)
     return {name: root / name for name in PUBLISHED}
 
 
@@ -93,7 +92,7 @@ def test_a_dataset_without_the_columns_of_blimp_is_named(copies, tmp_path):
     rows = {("one", "train"): [{"sentence_good": "a", "UID": "one"}]}
     hub_copies.write_dataset(tmp_path / "nyu-mll/blimp", rows, None)
     with pytest.raises(DataError, match=r"nyu-mll/blimp, .*one.*'sentence_bad'"):
-        write_published("blimp", tmp_path / "task", copies=tmp_path)
+        HubSource.of_published("blimp", copies=tmp_path).write(tmp_path / "task")
 
 
 @pytest.mark.parametrize("name", PAPER_TEXTS)
@@ -171,7 +170,7 @@ def test_squad_v2_keeps_questions_without_answers(tasks):
 
 def test_record_has_two_layouts_and_one_meaning(copies, tasks, tmp_path):
     hub_copies.record_of_superglue(tmp_path / "copies")
-    write_published("record", tmp_path / "record", copies=tmp_path / "copies")
+    HubSource.of_published("record", copies=tmp_path / "copies").write(tmp_path / "record")
     other, task = load_task(tmp_path / "record"), tasks["record"]
     assert other.splits == task.splits
     assert [answer.start for answer in task.splits["test"][0].answers] == [9, 22]
@@ -218,7 +217,7 @@ def test_halves_of_nq_are_seeded_disjoint_and_cover_all(copies, folders, tasks, 
     validation, test = set(task.qrels["validation"]), set(task.qrels["test"])
     assert not validation & test
     assert validation | test == {f"xq{n}" for n in range(hub_copies.NUM_NQ_QUERIES)}
-    write_published("nq", tmp_path / "again", copies=copies)
+    HubSource.of_published("nq", copies=copies).write(tmp_path / "again")
     assert load_task(tmp_path / "again") == task
     assert described(folders["nq"])["origin"]["split_seed"] == 42
 
@@ -232,7 +231,7 @@ def test_halves_depend_on_the_seed_and_not_on_the_order():
 
 def test_paper_halves_of_nq_are_drawn_and_recorded(copies, monkeypatch, tmp_path):
     monkeypatch.setattr("secrets.randbits", lambda _: 77)
-    write_published("nq", tmp_path / "nq", copies=copies, paper=True)
+    HubSource.of_published("nq", copies=copies, paper=True).write(tmp_path / "nq")
     origin = described(tmp_path / "nq")["origin"]
     assert (origin["split_seed"], origin["paper"]) == (77, True)
     task = load_task(tmp_path / "nq")
@@ -253,14 +252,14 @@ def test_mldr_searches_the_positive_passages_of_both_splits(tasks):
 
 def test_more_pairs_than_a_study_reads_are_left_out(copies, monkeypatch, tmp_path):
     monkeypatch.setattr(ir, "MAX_PAIRS", 6)
-    write_published("msmarco", tmp_path / "few", copies=copies)
+    HubSource.of_published("msmarco", copies=copies).write(tmp_path / "few")
     kept = {"kept": 6, "of": hub_copies.NUM_PAIRS, "seed": 42}
     assert described(tmp_path / "few")["origin"]["pairs"] == kept
     rows = (tmp_path / "few/qrels/train.tsv").read_text("utf-8").splitlines()[1:]
-    write_published("msmarco", tmp_path / "again", copies=copies)
+    HubSource.of_published("msmarco", copies=copies).write(tmp_path / "again")
     assert rows == (tmp_path / "again/qrels/train.tsv").read_text("utf-8").splitlines()[1:]
     assert len(rows) == 6
-    write_published("msmarco", tmp_path / "all", copies=copies, paper=True)
+    HubSource.of_published("msmarco", copies=copies, paper=True).write(tmp_path / "all")
     kept = {"kept": hub_copies.NUM_PAIRS, "of": hub_copies.NUM_PAIRS}
     assert described(tmp_path / "all")["origin"]["pairs"] == kept
 
@@ -269,7 +268,7 @@ def test_more_pairs_than_a_study_reads_are_left_out(copies, monkeypatch, tmp_pat
     ("name", "document"), [("msmarco", "body 4"), ("nq", "Title 4 body 4"), ("mldr", "long text 5")]
 )
 def test_zero_shot_variants_have_no_training_split_and_no_prompts(copies, tmp_path, name, document):
-    write_published(name, tmp_path / "task", copies=copies, kind="zs")
+    HubSource.of_published(name, copies=copies, kind="zs").write(tmp_path / "task")
     task = load_task(tmp_path / "task")
     assert (task.info.name, task.info.kind, task.info.trained_on) == (f"{name}-zs", "zs", None)
     assert task.num_examples("train") == 0
@@ -279,7 +278,7 @@ def test_zero_shot_variants_have_no_training_split_and_no_prompts(copies, tmp_pa
 
 def test_only_retrieval_can_be_zero_shot(copies, tmp_path):
     with pytest.raises(DataError, match="'sst2' is of kind sc"):
-        write_published("sst2", tmp_path / "task", copies=copies, kind="zs")
+        HubSource.of_published("sst2", copies=copies, kind="zs").write(tmp_path / "task")
 
 
 def test_a_beir_archive_serves_as_a_copy(tmp_path, tasks):
@@ -287,7 +286,7 @@ def test_a_beir_archive_serves_as_a_copy(tmp_path, tasks):
     hub_copies.nq(copies)
     (copies / "BeIR/nq/qrels").mkdir()
     (copies / "BeIR/nq-qrels/test.tsv").rename(copies / "BeIR/nq/qrels/test.tsv")
-    write_published("nq", tmp_path / "nq", copies=copies)
+    HubSource.of_published("nq", copies=copies).write(tmp_path / "nq")
     assert load_task(tmp_path / "nq").info.sha256 == tasks["nq"].info.sha256
 
 

@@ -16,9 +16,9 @@ from datasets import Features, List, Value
 import hub_copies
 from biphasic.data.text.hub import HubTable
 from biphasic.errors import DataError
-from biphasic.tasks.published import catalog
+from biphasic.tasks.published import hub as hub_tasks
 from biphasic.tasks.published import tables as published
-from biphasic.tasks.published.catalog import published_origin, write_published
+from biphasic.tasks.published.hub import HubSource
 from biphasic.tasks.source import prepare_task
 
 TEXT = Value("string")
@@ -32,7 +32,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def refused(name: str, tmp_path: Path, **settings: Any) -> str:
     """Return the message, and check that it is one line and leaves nothing behind."""
     with pytest.raises(DataError) as raised:
-        write_published(name, tmp_path / "task", copies=tmp_path, **settings)
+        HubSource.of_published(name, copies=tmp_path, **settings).write(tmp_path / "task")
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "task").exists()
     return str(raised.value)
@@ -204,21 +204,20 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         dataset: str, *, copies: Path | None, revision: str | None, **rest: Any
     ) -> HubTable:
         opened = real(str(root / dataset), copies=None, revision=None, **rest)
-        commit = f"commit of {revision or 'main'}"
         origin = {key: value for key, value in opened.origin.items() if key != "local"}
-        return HubTable(opened.rows, {**origin, "dataset": dataset, "revision": commit})
+        return HubTable(opened.rows, {**origin, "dataset": dataset, "revision": revision})
 
     def fingerprint(dataset: str, *, revision: str | None, **rest: Any) -> dict[str, Any]:
         return {"dataset": dataset, "revision": f"commit of {revision or 'main'}"}
 
     monkeypatch.setattr(published, "open_hub", open_hub)
-    monkeypatch.setattr(catalog, "hub_fingerprint", fingerprint)
+    monkeypatch.setattr(hub_tasks, "hub_fingerprint", fingerprint)
     return root
 
 
 def test_resolved_revisions_are_recorded(tmp_path, hub):
     hub_copies.mldr(hub)
-    write_published("mldr", tmp_path / "task", revision="v2")
+    HubSource.of_published("mldr", revision="v2").write(tmp_path / "task")
     tables = json.loads((tmp_path / "task/task.json").read_text("utf-8"))["origin"]["tables"]
     assert [(table["split"], table["revision"]) for table in tables] == [
         ("dev", "commit of v2"),
@@ -255,21 +254,22 @@ def test_the_hub_is_asked_once_for_each_dataset(tmp_path, monkeypatch):
 
 
 def test_each_repository_has_its_revision(hub):
-    origin = published_origin("nq", revision="BeIR/nq-qrels=abc, BeIR/nq=def")
-    revisions = {table["dataset"]: table["revision"] for table in origin["tables"]}
+    source = HubSource.of_published("nq", revision="BeIR/nq-qrels=abc, BeIR/nq=def")
+    revisions = {table["dataset"]: table["revision"] for table in source.tables["tables"]}
     assert revisions == {"BeIR/nq": "commit of def", "BeIR/nq-qrels": "commit of abc"}
 
 
 def test_the_cache_key_follows_what_is_read(tmp_path):
     hub_copies.nq(tmp_path)
     hub_copies.glue(tmp_path)
-    key = published_origin("nq", copies=tmp_path)
-    assert key == published_origin("nq", copies=tmp_path)
-    assert key != published_origin("nq", copies=tmp_path, paper=True)
-    assert key != published_origin("nq", copies=tmp_path, kind="zs")
-    # Nothing of the study's way changes what is read here.
-    plain = published_origin("sst2", copies=tmp_path)
-    assert plain == published_origin("sst2", copies=tmp_path, paper=True)
+
+    def key(name: str, **settings: Any) -> dict[str, Any]:
+        return HubSource.of_published(name, copies=tmp_path, **settings).determinants
+
+    first = key("nq")
+    assert first == key("nq")
+    assert first not in (key("nq", paper=True), key("nq", kind="zs"))
+    assert key("sst2") == key("sst2", paper=True)  # its tables are read in one way
     hub_copies.write_qrels(tmp_path / "BeIR/nq-qrels/test.tsv", [("xq0", "xd2", 1)])
-    assert key != published_origin("nq", copies=tmp_path)
-    assert str(tmp_path) not in json.dumps(key)
+    assert first != key("nq")
+    assert str(tmp_path) not in json.dumps(first)

@@ -1,0 +1,365 @@
+"""Tasks of tables on the hub: the study's twelve datasets, BLiMP, and those of people's task files.
+
+`docs/protocol.md` describes each published dataset, and where this differs from the study.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from biphasic.config import nearest
+from biphasic.data.text.hub import HubTable, config_names, hub_fingerprint
+from biphasic.errors import DataError
+from biphasic.tasks.folder import write_task_folder
+from biphasic.tasks.kinds.registry import KINDS
+from biphasic.tasks.kinds.text import named_columns
+from biphasic.tasks.published.ir import read_retrieval
+from biphasic.tasks.published.tables import SPLIT_SEED, Opener, Row, dataset_of, select
+from biphasic.tasks.records import SPLITS, TaskContent
+from biphasic.tasks.task_file import DatasetTable, HubTables, TaskFile, describe, load_task_file
+
+# Increase by hand when the same tables give a different task.
+_READING_VERSION = 1
+TRAIN_SHARE = 0.95
+_FILES = {path.stem: path for path in sorted(Path(__file__).with_name("datasets").glob("*.yaml"))}
+
+
+class _Published(Mapping[str, TaskFile]):
+    """Task files by name, read when they are asked for."""
+
+    def __getitem__(self, name: str) -> TaskFile:
+        return _load(_FILES[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_FILES)
+
+    def __len__(self) -> int:
+        return len(_FILES)
+
+
+@cache
+def _load(path: Path) -> TaskFile:
+    return load_task_file(path)
+
+
+PUBLISHED = _Published()
+
+
+def published_text(name: str) -> str:
+    """Return the task file of a published dataset."""
+    if name not in PUBLISHED:
+        raise DataError(f"no published dataset '{name}'{nearest(name, PUBLISHED)}")
+    return _FILES[name].read_text("utf-8")
+
+
+def has_paper_reading(file: TaskFile) -> bool:
+    """Return whether the reference study reads the tables otherwise, mistakes included."""
+    return file.hub is not None and file.hub.corpus is not None
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """A task of tables on the hub, or of local copies of them."""
+
+    file: TaskFile
+    copies: Path | None = None
+    revision: str | None = None  # of its repository, or `owner/name=revision,...` for several
+    paper: bool = False  # whether it is read as in the reference study, mistakes included
+    published: str = ""  # its name, if it is a published dataset
+
+    @classmethod
+    def of_published(cls, name: str, kind: str | None = None, **settings: Any) -> HubSource:
+        """Return a published dataset; in a derived kind without training pairs and prompts."""
+        if name not in PUBLISHED:
+            raise DataError(f"no published dataset '{name}'{nearest(name, PUBLISHED)}")
+        file = PUBLISHED[name]
+        paper = settings.pop("paper", False) and has_paper_reading(file)
+        if kind is not None:
+            if KINDS[kind].derived_from != file.kind:
+                raise DataError(
+                    f"'{name}' is of kind {file.kind}, so it cannot be read as kind {kind}"
+                )
+            changes = {
+                "name": f"{name}-{kind}",
+                "title": f"{file.title}, {KINDS[kind].facts.title}",
+                "kind": kind,
+                "hub": file.hub and file.hub.model_copy(update={"pairs": None}),
+            }
+            own = file.model_fields_set - {"trained_on", "query_template", "document_template"}
+            file = TaskFile.model_construct(own, **{**dict(file), **changes})
+        return cls(file, published=name, paper=paper, **settings)
+
+    @property
+    def hub(self) -> HubTables:
+        """The tables."""
+        if self.file.hub is None:
+            raise DataError(f"task '{self.file.name}': no tables on the hub (hub)")
+        return self.file.hub
+
+    @cached_property
+    def tables(self) -> dict[str, Any]:
+        """The tables that are read, and the commits of their datasets: one for each dataset."""
+        datasets = {
+            dataset: hub_fingerprint(
+                dataset, revision=self.revisions.get(dataset), copies=self.copies
+            )
+            for dataset in dict.fromkeys(table.dataset for table in self.hub.tables)
+        }
+        return {
+            "version": _READING_VERSION,
+            "tables": [
+                {**datasets[table.dataset], "config": table.config, "split": table.split}
+                for table in self.hub.tables
+            ],
+        }
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of people's task file."""
+        return self.file.model_dump(mode="json", exclude_defaults=True)
+
+    @property
+    def determinants(self) -> dict[str, Any]:
+        """Everything that determines the task, without reading it."""
+        if not self.published:
+            return {"source": "hub", "settings": self.settings, "origin": self.tables}
+        about = {"published": self.published, "kind": self.file.kind, "paper": self.paper}
+        return {"source": "published", "origin": {**about, **self.tables}}
+
+    @cached_property
+    def revisions(self) -> dict[str, str]:
+        """Commits, tags or branches by dataset."""
+        name, revision, tables = self.file.name, self.revision, self.hub.tables
+        if revision is None:
+            return {table.dataset: table.revision for table in tables if table.revision}
+        known = [*dict.fromkeys(table.dataset for table in tables)]
+        if "=" not in revision:
+            if len(known) == 1:
+                return {known[0]: revision}
+            raise DataError(
+                f"{name}: '{revision}' could mean any of {', '.join(known)}; "
+                f"write owner/name=revision,owner/name=revision"
+            )
+        revisions: dict[str, str] = {}
+        for part in revision.split(","):
+            repository, _, value = (text.strip() for text in part.partition("="))
+            if not value:
+                raise DataError(f"{name}: '{part.strip()}': write owner/name=revision")
+            if repository not in known:
+                raise DataError(f"{name}: does not read '{repository}'{nearest(repository, known)}")
+            revisions[repository] = value
+        return revisions
+
+    def write(self, folder: Path) -> None:
+        """Write it as a canonical task folder, at the commits that `determinants` name."""
+        # Local copies have no commits.
+        read = self.tables["tables"]
+        commits = {table["dataset"]: table["revision"] for table in read if table["revision"]}
+        opener = Opener(copies=self.copies, revisions=commits or self.revisions)
+        if self.published:
+            origin = {"published": self.published, "paper": self.paper}
+        else:
+            origin = {"source": "hub", "settings": self.settings}
+        if self.hub.corpus is not None:
+            more, content = read_retrieval(self.file, self.hub, opener, paper=self.paper)
+        else:
+            more, content = _read_examples(self.file, self.hub, opener)
+        described = {**origin, "tables": opener.origins, **more}
+        write_task_folder(
+            folder, describe(self.file, origin=described, where=self.file.name), content
+        )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Rows of a table with an example in each; an id is a published split and a row number."""
+
+    file: TaskFile
+    table: DatasetTable
+    opened: HubTable
+    numbers: Iterable[int]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the labels."""
+        if self.file.labels is None:
+            raise DataError(f"task '{self.file.name}': name its labels (labels), in their order")
+        return tuple(map(str, self.file.labels))
+
+    def read(
+        self, columns: Sequence[str], optional: Sequence[str] = ()
+    ) -> Iterator[tuple[int, str, Row]]:
+        """Yield number, id and row."""
+        rows = self.opened.read(columns, optional=optional)
+        for number, row in zip(self.numbers, rows):  # noqa: B905 - a whole table's are endless
+            yield number, f"{self.table.split}-{number}", row
+
+    def column(self, names: Iterable[str], *spellings: str) -> str:
+        """Return the first of several spellings that is a column of the table."""
+        existing = list(names)
+        for spelling in spellings:
+            if spelling in existing:
+                return spelling
+        expected = " or ".join(f"'{spelling}'" for spelling in spellings)
+        raise DataError(
+            f"{self.table}: no column {expected}; found {', '.join(existing) or 'none'}; "
+            f"pin a revision that has it, or give a local copy (docs/protocol.md)"
+        )
+
+    def label_names(self, feature: Any) -> tuple[str, ...]:
+        """Return the names of an integer label column, by default those of the task file."""
+        names = tuple(getattr(feature, "names", None) or self.labels)
+        if sorted(names) != sorted(self.labels):
+            raise DataError(
+                f"{self.table}: its labels are {', '.join(names)}, not {', '.join(self.labels)}; "
+                f"pin a revision that has these"
+            )
+        return names
+
+    def label_name(self, number: int, value: Any, names: Sequence[str]) -> str:
+        """Return the name of a label that a row gives as a number or a name."""
+        if isinstance(value, str) and value in names:
+            return value
+        if type(value) is int and 0 <= value < len(names):
+            return names[value]
+        known = ", ".join(names)
+        raise DataError(f"{self.table}, row {number}: unknown label {value!r}; known: {known}")
+
+
+def _read_examples(
+    file: TaskFile, hub: HubTables, opener: Opener
+) -> tuple[dict[str, Any], TaskContent]:
+    """Read the tables of splits; without one of validation, cut it off the training split."""
+    if file.kind == "mp":
+        return {}, TaskContent(splits={"test": _pair_rows(hub.test, opener)})
+    tables = {split: table for split in SPLITS if (table := getattr(hub, split))}
+    parts = {
+        split: _Part(file, table, opener.open(table), itertools.count())
+        for split, table in tables.items()
+    }
+    if "validation" not in parts:
+        train = parts.pop("train")
+        cut = halves(train.table, len(dataset_of(train.opened)))
+        parts |= {
+            split: replace(train, opened=select(train.opened, numbers), numbers=numbers)
+            for split, numbers in cut.items()
+        }
+    splits = {split: _READERS[file.kind](parts[split]) for split in SPLITS if split in parts}
+    if file.kind == "qa":
+        return {}, TaskContent(splits=splits)
+    labels = next(iter(parts.values())).labels
+    if file.kind == "sc":
+        return {}, TaskContent(labels=labels, splits=splits)
+    begun = dict.fromkeys(splits, 0)
+    rows = {split: list(of) for split, of in splits.items()}
+    for split, of in rows.items():
+        for row in of:
+            row["tags"], number = begin_entities(row["tags"])
+            begun[split] += number
+    return {"tags_rewritten_as_b": begun}, TaskContent(labels=labels, splits=rows)
+
+
+def halves(table: DatasetTable, num_rows: int) -> dict[str, list[int]]:
+    """Split row numbers into train and validation, as the library's `train_test_split` does."""
+    import datasets  # noqa: PLC0415 - slow import that few tasks need
+
+    if num_rows < 2:
+        raise DataError(f"{table}: {num_rows} rows cannot be split into train and validation")
+    numbers = datasets.Dataset.from_dict({"row": list(range(num_rows))})
+    parts = numbers.train_test_split(train_size=TRAIN_SHARE, seed=SPLIT_SEED)
+    # Read the whole column: reading single rows is slow.
+    return {"train": parts["train"]["row"][:], "validation": parts["test"]["row"][:]}
+
+
+def _labelled_rows(part: _Part) -> Iterator[Row]:
+    features, file = dataset_of(part.opened).features, part.file
+    column = part.column(features, str(file.columns.get("label", "label")))
+    names = part.label_names(features[column])
+    texts: Any = named_columns(file.columns.get("text", "text"))  # type: ignore[arg-type]
+    for number, key, row in part.read([*texts.values(), column]):
+        label = part.labels.index(part.label_name(number, row[column], names))
+        yield {"id": key, **{name: row[text] for name, text in texts.items()}, "label": label}
+
+
+def _tagged_rows(part: _Part) -> Iterator[Row]:
+    columns = [str(part.file.columns.get(name, name)) for name in ("tokens", "tags")]
+    features = dataset_of(part.opened).features
+    feature = features[part.column(features, columns[1])]
+    names = part.label_names(getattr(feature, "feature", None))
+    for number, key, row in part.read(columns):
+        words, tags = (row[column] for column in columns)
+        tags = [part.label_name(number, tag, names) for tag in tags]
+        if not words or len(words) != len(tags):
+            raise DataError(f"{part.table}, row {number}: {len(words)} words, {len(tags)} tags")
+        yield {"id": key, "tokens": words, "tags": tags}
+
+
+def begin_entities(tags: Sequence[str]) -> tuple[list[str], int]:
+    """Start every entity with a `B-` tag, and count the changed tags."""
+    # In IOB1 (CoNLL-2003, arXiv:cs/0306050, section 2) an entity starts with `I-` unless it follows
+    # another one of its type. An `I-` that continues none starts one, as in conlleval.
+    written, previous = [], "O"
+    for tag in tags:
+        begins = tag.startswith("I-") and previous[2:] != tag[2:]
+        written.append(f"B-{tag[2:]}" if begins else tag)
+        previous = tag
+    return written, sum(old != new for old, new in zip(tags, written, strict=True))
+
+
+def _question_rows(part: _Part) -> Iterator[Row]:
+    existing = dataset_of(part.opened).column_names
+    names = (("question", "query"), ("context", "passage"), ("answers",))
+    question, context, answers = columns = [part.column(existing, *usual) for usual in names]
+    for number, key, row in part.read(columns, ("id", "entity_spans")):
+        if "entity_spans" in row:  # SuperGLUE's format: names, each with one or more spans
+            every = zip(row["entity_spans"]["text"], row["entity_spans"]["start"], strict=True)
+            spans = [(text, start) for text, start in every if text in row[answers]]
+        elif (spans := _spans(row[answers])) is None:
+            raise DataError(
+                f"{part.table}, row {number}: answers need 'text' and 'answer_start' or 'start', "
+                f"found {str(row[answers])[:80]}"
+            )
+        texts, starts = [text for text, _ in spans], [start for _, start in spans]
+        yield {
+            "id": row.get("id", key),
+            "question": row[question],
+            "context": row[context],
+            "answers": {"text": texts, "answer_start": starts},
+        }
+
+
+def _spans(answers: Any) -> list[tuple[Any, Any]] | None:
+    """Return text and start of each answer, in SQuAD's format or as a list of spans."""
+    if isinstance(answers, list):
+        if not all(isinstance(span, dict) for span in answers):
+            return None
+        keys = answers[0] if answers else ("text", "start")
+        answers = {key: [span[key] for span in answers] for key in keys}
+    starts = next((key for key in ("answer_start", "start") if key in answers), None)
+    if starts is None or "text" not in answers:
+        return None
+    return [*zip(answers["text"], answers[starts], strict=True)]
+
+
+_READERS: Mapping[str, Callable[..., Iterator[Row]]] = {
+    "sc": _labelled_rows, "tc": _tagged_rows, "qa": _question_rows
+}  # fmt: skip
+
+
+def _pair_rows(table: DatasetTable, opener: Opener) -> Iterator[Row]:
+    """Yield the rows of all configurations of a dataset with BLiMP's columns, in order of names."""
+    # All are of one commit, or one local copy.
+    revision = opener.revisions.get(table.dataset)
+    configs, commit = config_names(table.dataset, revision=revision, copies=opener.copies)
+    if commit is not None:
+        opener = replace(opener, revisions={table.dataset: commit})
+    columns = [*KINDS["mp"].examples.record.columns(), "UID"]  # type: ignore[attr-defined]
+    for config in configs:
+        opened = opener.open(table.model_copy(update={"config": config}))
+        for number, row in enumerate(opened.read(columns)):
+            yield {"id": f"{config}-{number}", **{name: row[name] for name in columns}}
