@@ -51,7 +51,7 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.model.loading.build import architecture_config
 from biphasic.model.loading.hub import fetch_model
 from biphasic.model.shape import PRESETS
-from biphasic.tasks.pairs.sources import document_pairs
+from biphasic.tasks.pairs.build import document_pairs
 from biphasic.training import loop
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData

@@ -52,7 +52,6 @@ PARTS: Mapping[Part, tuple[str, ...]] = {
         "model/loading/build.py",
         "model/loading/directions.py",
         "objectives/lr.py",
-        "objectives/words.py",
         "seeds.py",
         "tasks/baselines.py",
         "tasks/encoding.py",

@@ -27,7 +27,7 @@ from biphasic.config import parse_config
 from biphasic.data.pairs.folder import Pair, Pairs, write_pairs
 from biphasic.distributed import ALONE
 from biphasic.errors import ConfigError, DataError, ModelError
-from biphasic.export.training_facts import corpora_of
+from biphasic.export.card import corpora_of
 from biphasic.model.loading.build import load_encoder, new_model
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.objectives.contrastive import Contrastive

@@ -97,9 +97,10 @@ def write_head(folder: Path, kind: str, *, fill: float | None = None, **details:
     """Make a model's folder one of a fine-tuned model: its head random, or `fill` everywhere."""
     from safetensors.torch import save_file
 
-    from biphasic.tasks.finetuned import HeadRecord
     from biphasic.tasks.protocol import FinetuneProtocol
+    from biphasic.tasks.records import HeadRecord
 
+    forms = {"tc": "token-classification", "qa": "question-answering"}
     labels = {"sc": ("cat", "dog"), "tc": LABELS}.get(kind, ())
     number = {"sr": 1, "qa": 2}.get(kind, len(labels))
     draw, shapes = torch.Generator().manual_seed(1), {"weight": (number, 32), "bias": (number,)}
@@ -113,7 +114,7 @@ def write_head(folder: Path, kind: str, *, fill: float | None = None, **details:
     record = {
         "format": "biphasic.head/1",
         "kind": kind,
-        "form": "separate-head",
+        "form": forms.get(kind, "sequence-classification"),
         "task": "t",
         "title": "T",
         "metric": "m",

@@ -29,8 +29,8 @@ from biphasic.model.checks.contract import load_checked_encoder
 from biphasic.model.compute.forward import batching_of
 from biphasic.model.loading.build import load_encoder
 from biphasic.seeds import stream
+from biphasic.tasks.embedding import TrainedVectors
 from biphasic.tasks.encoding import Encoder, encode_texts
-from biphasic.tasks.trained_vectors import TrainedVectors
 
 # For hidden states, logits and embeddings: relative to the largest value, or to 1 if smaller.
 TOLERANCE = 1e-5

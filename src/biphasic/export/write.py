@@ -17,9 +17,14 @@ from biphasic.export.hf import Dtype, write_model, write_sentence_transformers, 
 from biphasic.export.output import find_made, new_folder, sign
 from biphasic.export.source import Source, open_source
 from biphasic.locks import Say, sole_writer
-from biphasic.tasks.embedding import MODULES, Choices, embedding_settings, prompts_of
+from biphasic.tasks.embedding import (
+    MODULES,
+    Choices,
+    TrainedVectors,
+    embedding_settings,
+    prompts_of,
+)
 from biphasic.tasks.finetuned import HEAD_RECORD, read_head
-from biphasic.tasks.trained_vectors import TrainedVectors
 
 Format = Literal["hf", "sentence-transformers", "onnx"]
 _SIZE = re.compile(r"[1-9]\d*(KB|MB|GB)")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,9 +29,50 @@ from biphasic.model.compute.pooling import Pooling
 from biphasic.model.loading.directions import is_decoder, is_open
 from biphasic.model.loading.hub import check_intact, locate_model, once
 from biphasic.model.loading.reading import loading, read_config
+from biphasic.records import StateRecord
 from biphasic.tasks.encoding import Encoder
-from biphasic.tasks.trained_vectors import TrainedVectors
 from biphasic.training.step.optimizer import set_precision
+
+_STATE = "state.json"
+
+
+@dataclass(frozen=True)
+class TrainedVectors:
+    """By default, means of states that are read in both directions, without prompts."""
+
+    pooling: Pooling = "mean"
+    attention: str = "bidirectional"
+    prompts: Mapping[str, str] = field(default_factory=dict)  # by sentence-transformers' names
+    similarity: str = "cosine"  # of two vectors, by sentence-transformers' name
+    is_on_pairs: bool = False  # whether the last phase read pairs
+
+    @property
+    def causal(self) -> bool:
+        """Whether texts are read from left to right."""
+        return self.attention == "causal"
+
+    @classmethod
+    def of(cls, state: StateRecord | None) -> TrainedVectors:
+        """Return what the last phase of a state trained, if it trained on pairs."""
+        phases = () if state is None else state.recipe.get("phases") or ()
+        last: Mapping[str, Any] = phases[state.ledger[-1].phase] if state and state.ledger else {}
+        named = {name: last.get(f"{name}_prompt") for name in ("query", "document")}
+        return cls(
+            pooling=last.get("pooling", cls.pooling),
+            attention=last.get("attention", cls.attention),
+            prompts={name: prompt for name, prompt in named.items() if prompt},
+            similarity=last.get("similarity", cls.similarity),
+            is_on_pairs="pairs" in last,
+        )
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> TrainedVectors:
+        """Return what was trained into a model; the default if its folder is no state."""
+        path = folder / _STATE
+        return cls.of(
+            StateRecord.model_validate(read_json_object(path)) if path.is_file() else None
+        )
+
 
 MODULES = "modules.json"
 _SETTINGS = "config_sentence_transformers.json"

@@ -21,8 +21,7 @@ from biphasic.rows import Row
 from biphasic.shown import Shown
 from biphasic.tasks.embedding import EmbeddingSettings, Precision, load_embedder
 from biphasic.tasks.inputs import AnyInput, check_rows, require_columns
-from biphasic.tasks.outputs import new_file
-from biphasic.tasks.stream import Report, Summary, Windows
+from biphasic.tasks.outputs import Report, Summary, Windows, new_file
 from biphasic.training.memory import tune_allocator
 
 SUFFIXES = (".npy", ".parquet")

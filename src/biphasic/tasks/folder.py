@@ -26,8 +26,7 @@ from biphasic.tasks.kinds.text import named_columns
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, ExampleTask, Task, TaskContent, TaskInfo
 from biphasic.tasks.rows.beir import write_qrels
-from biphasic.tasks.rows.templates import PAIR_TEMPLATE
-from biphasic.tasks.settings import TaskSettings
+from biphasic.tasks.settings import PAIR_TEMPLATE, TaskSettings
 
 DESCRIPTION = "task.json"
 

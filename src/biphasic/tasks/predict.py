@@ -20,9 +20,8 @@ from biphasic.tasks.inputs import AnyInput, check_rows, open_input, require_colu
 from biphasic.tasks.kinds.kind import BY_LABEL
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.kinds.text import USUAL_TEXTS
-from biphasic.tasks.outputs import row_writer
+from biphasic.tasks.outputs import Report, Summary, Windows, row_writer
 from biphasic.tasks.records import HeadRecord
-from biphasic.tasks.stream import Report, Summary, Windows
 from biphasic.training.memory import tune_allocator
 
 # Examples sorted by length together: the maximum held in memory.

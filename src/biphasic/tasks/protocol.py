@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from biphasic.config import Config
 from biphasic.data.packing import Attention, Batching
@@ -21,7 +21,6 @@ _ADDED = (
     "batching",
     "head",
     "reading",
-    "hidden_tokens",
     "train_examples",
     "pooling",
     "train",
@@ -38,6 +37,7 @@ _OPTIMIZER_NAMES = {
 Layer = NonNegativeInt | Literal["best"] | None
 Reading = Literal["clm", "mlm", "mntp"]  # how a language model gives a sentence a probability
 
+SIMILARITY_SCALE = 20.0  # of cosines before the softmax of retrieval: 1 / temperature
 PAPER_STEPS = 1000  # of a fine-tuning at most, in arXiv:2507.00994
 FEW_STEPS = PAPER_STEPS // 10  # fewer steps than these are reported
 FINETUNING_VERSION = 3  # increase by hand whenever the same fine-tuning would give different scores
@@ -82,8 +82,6 @@ class FinetuneProtocol(Config):
     precision: FinetunePrecision = "fp32"
     """Compute precision. With fp32 and bf16, weights are kept in fp32; with paper, as in the study,
     weights, gradients and AdamW's moments are all bf16."""
-    similarity_scale: PositiveFloat = 20.0
-    """Retrieval: scale of cosines before the softmax (1 / temperature)."""
     retrieval_corpus: Literal["full", "judged"] = "full"
     """Retrieval: search all documents or, as in the study, only those with judgements in validation
     or test."""
@@ -102,9 +100,6 @@ class FinetuneProtocol(Config):
     """Minimal pairs: clm predicts tokens from left to right; mlm hides each token and predicts it
     from the others; mntp predicts it from the position before. By default the model's last
     objective."""
-    hidden_tokens: Literal["one", "rest_of_word"] = "one"
-    """Minimal pairs with masks: hide the predicted token only, or also those after it in its word,
-    which would reveal it."""
 
     @model_validator(mode="after")
     def _check_attention(self) -> Self:
@@ -180,7 +175,8 @@ class FinetuneProtocol(Config):
             and (name != "head" or self.has_dense_head(is_pooled=is_pooled))
         }
         optimizer = self.optimizer
-        return settings | {old: getattr(optimizer, new) for new, old in _OPTIMIZER_NAMES.items()}
+        constants = {old: getattr(optimizer, new) for new, old in _OPTIMIZER_NAMES.items()}
+        return {**settings, **constants, "similarity_scale": SIMILARITY_SCALE}
 
     def scoring_determinants(self, *, is_zero_shot: bool) -> dict[str, Any]:
         """Return what identifies the scores on a task that is not itself trained on."""
@@ -188,6 +184,6 @@ class FinetuneProtocol(Config):
         # the protocol of the task it was fine-tuned on, if any.
         names = {"max_seqlen", "retrieval_corpus"}
         if is_zero_shot:
-            names |= {"precision", "batching", "attention", "reading", "hidden_tokens", "pooling"}
+            names |= {"precision", "batching", "attention", "reading", "pooling"}
         determinants = self.determinants(is_pooled=False)
         return {name: value for name, value in determinants.items() if name in names}

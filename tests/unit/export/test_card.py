@@ -16,8 +16,7 @@ from markdown_it import MarkdownIt
 from scipy import stats
 
 from biphasic import export_model
-from biphasic.export.card import write_fitted_card
-from biphasic.export.training_facts import scores_of_state
+from biphasic.export.card import scores_of_state, write_fitted_card
 from biphasic.files import write_json
 from biphasic.tasks.finetuned import HeadRecord
 

@@ -19,8 +19,8 @@ from biphasic import evaluate, evaluate_all, pretrain, run_study
 from biphasic.data.tokens.tokenizer import train_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
 from biphasic.evaluation.plan import chosen_tasks, plan_evaluation
+from biphasic.export.card import corpora_of
 from biphasic.export.source import open_source
-from biphasic.export.training_facts import corpora_of
 from biphasic.progress import progress_console
 from biphasic.study.inputs import corpus
 from biphasic.study.sizing import speed

@@ -21,7 +21,7 @@ from biphasic.tasks.kinds.minimal_pairs import usual_reading
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.task_file import load_task_file
-from tiny_use import tiny_tokenizer, words, write_jsonl, write_model
+from tiny_use import words, write_jsonl, write_model
 
 pytestmark = pytest.mark.usefixtures("unprobed", "one_thread")
 TWO = [{"objective": "clm"}, {"objective": "mlm"}]
@@ -66,7 +66,7 @@ def loaded(folder: Path, kind: type) -> tuple[TextTokenizer, Any]:
 
 
 @torch.no_grad()
-def by_hand(folder: Path, text: str, reading: str, *, rest: bool = False) -> float:
+def by_hand(folder: Path, text: str, reading: str) -> float:
     kind = AutoModelForCausalLM if reading == "clm" else AutoModelForMaskedLM
     tokenizer, model = loaded(folder, kind)
     ids = [tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id]
@@ -75,10 +75,7 @@ def by_hand(folder: Path, text: str, reading: str, *, rest: bool = False) -> flo
         return sum(float(chances[at - 1, ids[at]]) for at in range(1, len(ids) - 1))
     total = 0.0
     for at in range(1, len(ids) - 1):
-        shown, end = list(ids), at + 1
-        while rest and end < len(ids) - 1 and tokenizer.decode([ids[end]]).isalpha():
-            end += 1
-        shown[at:end] = [tokenizer.mask_id] * (end - at)
+        shown = [*ids[:at], tokenizer.mask_id, *ids[at + 1 :]]
         chances = model(torch.tensor([shown])).logits[0].log_softmax(-1)
         total += float(chances[at - (reading == "mntp"), ids[at]])
     return total
@@ -90,9 +87,7 @@ CASES = [
     ("bert", "mlm", {}),
     ("modernbert", "mlm", {}),
     ("eurobert", "mlm", {}),
-    ("eurobert", "mlm", {"hidden_tokens": "rest_of_word"}),
     ("eurobert", "mntp", {"reading": "mntp"}),
-    ("eurobert", "mntp", {"reading": "mntp", "hidden_tokens": "rest_of_word"}),
 ]
 
 
@@ -101,9 +96,8 @@ def test_probabilities_are_those_of_a_plain_loop(tmp_path, file, family, reading
     model = write_model(tmp_path / family, family)
     result = run(model, f"mp:{file}", tmp_path / "root", **protocol)
     scores = table(result)
-    rest = "hidden_tokens" in protocol
     for name in ("good", "bad"):
-        wanted = [by_hand(model, p[f"sentence_{name}"], reading, rest=rest) for p in pairs()]
+        wanted = [by_hand(model, p[f"sentence_{name}"], reading) for p in pairs()]
         assert scores[name] == pytest.approx(wanted, abs=1e-4)
     assert scores["reading"] == [reading] * 12
     right = np.array(scores["good"]) > np.array(scores["bad"])
@@ -161,16 +155,6 @@ def test_the_protocol_decides_before_the_model(tmp_path):
     (decoder / "config.json").write_text(json.dumps({**config, "is_causal": False}))
     with pytest.raises(ConfigError, match="set reading to mlm or mntp"):
         usual_reading(decoder)
-
-
-def test_the_rest_of_a_word_matters(tmp_path, file):
-    assert max(len(tiny_tokenizer().encode(word)) for word in WORDS) > 1
-    model = write_model(tmp_path / "eurobert", "eurobert")
-    one, rest = (
-        table(run(model, f"mp:{file}", tmp_path / "root", hidden_tokens=hidden))["good"]
-        for hidden in ("one", "rest_of_word")
-    )
-    assert one != pytest.approx(rest, abs=1e-4)
 
 
 def test_paradigms_have_accuracies(tmp_path, file):

@@ -23,8 +23,8 @@ from biphasic.data.text.files import SourceDocument
 from biphasic.errors import CheckpointError, ConfigError, DataError
 from biphasic.evaluation.plan import chosen_tasks
 from biphasic.tasks.pairs import build
+from biphasic.tasks.pairs.build import document_pairs, table_pairs
 from biphasic.tasks.pairs.enrich import mine, teach
-from biphasic.tasks.pairs.sources import document_pairs, table_pairs
 
 ROWS = [
     {"query": "what is a cat", "positive": "a small animal", "negatives": ["a tool", "a fish"]},

@@ -38,7 +38,7 @@ def test_the_studys_way(max_positions, longest):
 def test_a_fine_tuning_is_named_by_every_constant_but_later_ones_at_their_defaults():
     plain = FinetuneProtocol()
     named = set(plain.determinants(is_pooled=True))
-    unnamed = {"attention", "batching", "head", "optimizer", "reading", "hidden_tokens"}
+    unnamed = {"attention", "batching", "head", "optimizer", "reading"}
     unnamed |= {"train_examples", "pooling", "train", "layer"}
     assert set(FinetuneProtocol.model_fields) - named == unnamed
     same = FinetuneProtocol(batching="packed", head="linear")
@@ -80,7 +80,7 @@ def test_scores_of_other_tasks_are_named_by_what_scoring_reads():
     assert plain.scoring_determinants(is_zero_shot=False) == transferred
     zero_shot = {**transferred, "precision": "fp32"}
     assert plain.scoring_determinants(is_zero_shot=True) == zero_shot
-    training = FinetuneProtocol(max_steps=7, similarity_scale=1, batch_size=2)
+    training = FinetuneProtocol(max_steps=7, batch_size=2)
     assert training.scoring_determinants(is_zero_shot=True) == zero_shot
     other = FinetuneProtocol(max_seqlen=9, precision="bf16", batching="padded")
     assert other.scoring_determinants(is_zero_shot=False) == {**transferred, "max_seqlen": 9}

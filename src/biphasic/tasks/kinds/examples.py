@@ -26,8 +26,7 @@ from biphasic.seeds import permutation, stream
 from biphasic.tasks.kinds.kind import Examples, Sample
 from biphasic.tasks.records import SPLITS, ExampleTask, HeadRecord, TaskContent, TaskInfo
 from biphasic.tasks.rows.labels import Labels, check_labels, read_labels
-from biphasic.tasks.rows.templates import template_fields
-from biphasic.tasks.settings import FileSettings, TaskSettings
+from biphasic.tasks.settings import FileSettings, TaskSettings, template_fields
 
 ItemT = TypeVar("ItemT")
 LABELS = "labels"  # setting of kinds with named outputs

@@ -5,7 +5,7 @@ pseudo-log-likelihood: each token is hidden in a copy of its own and predicted f
 Special tokens frame a sentence as in pretraining and are never predicted.
 
 References: Warstadt et al. 2020 (BLiMP), arXiv:1912.00582, section 4; Salazar et al. 2020,
-arXiv:1910.14659, section 2; Kauf and Ivanova 2023, arXiv:2305.10588, section 3 (`PLL-word-l2r`).
+arXiv:1910.14659, section 2.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
     from biphasic.data.packing import TokenIds
     from biphasic.model.head import LanguageModelHead
-    from biphasic.objectives.words import Spellings
     from biphasic.tasks.encoding import Encoder
 
 PER_PARADIGM = "pairs_per_paradigm"  # setting of kinds whose examples are sampled in groups
@@ -87,7 +85,6 @@ class PairLearner(Learner):
         if self.protocol.reading is None:
             raise ConfigError("reading: set clm, mlm or mntp")
         self.reading = self.protocol.reading
-        self.hides_rest = self.protocol.hidden_tokens == "rest_of_word"
         self.pairs = {}
         places: dict[bytes, int] = {}
         self.sentences: list[TokenIds] = []  # different ones: equal ones are read once and tie
@@ -153,22 +150,8 @@ class PairLearner(Learner):
     def _masked(self, sentence: TokenIds) -> NDArray[np.int64]:
         """Return a copy for each token in which it is hidden, int64 [num_tokens, length]."""
         count = len(sentence) - 2
-        places, tokens = np.arange(len(sentence)), np.arange(1, count + 1)
-        is_hidden = places == tokens[:, None]
-        if self.hides_rest:
-            from biphasic.objectives.words import word_starts
-
-            begins = word_starts(sentence[1:-1], self._spellings)
-            words = np.concatenate([[-1], np.cumsum(begins), [-2]])
-            same = words[tokens, None] == words
-            is_hidden = same & (places >= tokens[:, None])
+        is_hidden = np.arange(len(sentence)) == np.arange(1, count + 1)[:, None]
         return np.where(is_hidden, self.tokenizer.mask_id, sentence)
-
-    @cached_property
-    def _spellings(self) -> Spellings:
-        from biphasic.objectives.words import spellings_of
-
-        return spellings_of(self.tokenizer)
 
     @classmethod
     def score(cls, task: ExampleTask, split: str, predicted: Any, reading: str = "") -> SplitScores:

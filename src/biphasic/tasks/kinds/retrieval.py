@@ -15,11 +15,10 @@ from biphasic.facts import FIRST_KINDS, RANDOM_VECTORS
 from biphasic.tasks.baselines import Baseline, bm25, random_retrieval, searched_documents
 from biphasic.tasks.kinds.examples import SPLIT_NAMES, cut_splits, only_path
 from biphasic.tasks.kinds.kind import TRAINED_ON, Examples, Facts, Learner, SplitScores, TaskKind
-from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.protocol import SIMILARITY_SCALE, FinetuneProtocol
 from biphasic.tasks.records import SPLITS, RetrievalTask, TaskContent, TaskInfo
 from biphasic.tasks.rows.beir import read_qrels, read_texts
-from biphasic.tasks.rows.templates import fill_document
-from biphasic.tasks.settings import FileSettings, TaskSettings
+from biphasic.tasks.settings import FileSettings, TaskSettings, fill_document
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -175,7 +174,7 @@ class RetrievalLearner(Learner):
         hidden, spans = encoder.states(sequences)
         pooled = normalize(head(mean_pool(hidden, spans)), dim=-1)
         queries, documents = pooled[: len(pairs)], pooled[len(pairs) :]
-        logits = self.protocol.similarity_scale * queries @ documents.T
+        logits = SIMILARITY_SCALE * queries @ documents.T
         codes = pairs[:, :1] * len(self.documents) + pairs[:, 1]
         # `np.isin` would sort all known codes again at every step.
         places = np.searchsorted(self.known, codes).clip(max=len(self.known) - 1)

@@ -18,8 +18,7 @@ from biphasic.tasks.kinds.examples import FIELDS, Example, usual_columns
 from biphasic.tasks.kinds.kind import Learner, SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, ExampleTask, HeadRecord
-from biphasic.tasks.rows.templates import PAIR_TEMPLATE, fill, template_fields
-from biphasic.tasks.settings import FileSettings, TaskSettings
+from biphasic.tasks.settings import PAIR_TEMPLATE, FileSettings, TaskSettings, fill, template_fields
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

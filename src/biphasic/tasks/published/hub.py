@@ -18,8 +18,7 @@ from biphasic.errors import DataError
 from biphasic.tasks.folder import write_task_folder
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.kinds.text import named_columns
-from biphasic.tasks.published.ir import read_retrieval
-from biphasic.tasks.published.tables import SPLIT_SEED, Opener, Row, dataset_of, select
+from biphasic.tasks.published.ir import SPLIT_SEED, Opener, Row, dataset_of, read_retrieval, select
 from biphasic.tasks.records import SPLITS, TaskContent
 from biphasic.tasks.task_file import DatasetTable, HubTables, TaskFile, describe, load_task_file
 
