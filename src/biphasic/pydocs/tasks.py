@@ -32,19 +32,12 @@ from biphasic.pydocs.examples import (
 )
 from biphasic.pydocs.sections import Sections, plain, sentences
 from biphasic.tasks.folder import TaskDescription, write_task_folder
-from biphasic.tasks.kinds.classification import Classification
-from biphasic.tasks.kinds.kind import TaskKind
-from biphasic.tasks.kinds.questions import QuestionAnswering
-from biphasic.tasks.kinds.retrieval import Retrieval
-from biphasic.tasks.kinds.tagging import Tagging
 from biphasic.tasks.records import TaskContent
 
 SPLITS: tuple[Split, ...] = ("test", "validation", "train")
 TASKS_VERSION = 2  # increase by hand whenever the same documents would give different tasks
-BUILTIN_TASKS = {
-    f"pydocs-{kind.name}": kind.name
-    for kind in (Classification, Tagging, QuestionAnswering, Retrieval)
-}  # kind of each built-in task
+BUILTIN_TASKS = {f"pydocs-{kind}": kind for kind in ("sc", "tc", "qa", "ir")}
+"""The kind of each built-in task."""
 LIMITS: Mapping[Split, int] = {"train": 4_000, "validation": 400, "test": 600}
 RETRIEVAL_LIMITS: Mapping[Split, int] = {"train": 3_000, "validation": 300, "test": 600}
 
@@ -58,31 +51,31 @@ def build_tasks(documents: Sequence[Document], out: Path) -> None:
     labels = library_labels(parsed)
 
     chosen = leak_filter.select(library_examples(parsed, labels), limits=LIMITS)
-    _write(out, Classification, chosen, partial(_examples, labels), title="Which library?")
+    _write(out, "sc", chosen, partial(_examples, labels), title="Which library?")
 
     chosen = leak_filter.select(parameter_examples(parsed), limits=LIMITS)
-    _write(out, Tagging, chosen, partial(_examples, TAGS), title="Parameter spans")
+    _write(out, "tc", chosen, partial(_examples, TAGS), title="Parameter spans")
 
     chosen = leak_filter.select(parameter_questions(parsed), limits=LIMITS)
-    _write(out, QuestionAnswering, chosen, partial(_examples, ()), title="Parameter questions")
+    _write(out, "qa", chosen, partial(_examples, ()), title="Parameter questions")
 
     chosen = leak_filter.select(summary_examples(parsed), limits=RETRIEVAL_LIMITS)
-    _write(out, Retrieval, chosen, _texts, title="Find the page")
+    _write(out, "ir", chosen, _texts, title="Find the page")
 
 
 def _write(
     out: Path,
-    kind: type[TaskKind],
+    kind: str,
     chosen: Selected,
     content_of: Callable[[Selected], TaskContent],
     *,
     title: str,
 ) -> None:
-    name = f"pydocs-{kind.name}"
+    name = f"pydocs-{kind}"
     for split in SPLITS:
         if not chosen[split]:
             raise DataError(f"{name}: the documentation yields no {split} example")
-    description = TaskDescription(name=name, kind=kind.name, title=title)
+    description = TaskDescription(name=name, kind=kind, title=title)
     write_task_folder(out / name, description, content_of(chosen))
 
 

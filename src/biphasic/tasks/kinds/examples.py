@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 from pydantic import AfterValidator, AliasChoices, AllowInfNan, ConfigDict, Strict, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
-from pydantic_core import ArgsKwargs, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
 from biphasic.errors import DataError, reading
 from biphasic.rows import Row, plain_name, plain_suffix, rows, text_fault
@@ -55,8 +55,7 @@ Text = Annotated[str, Strict(), AfterValidator(_checked_text)]
 Real = Annotated[float, Strict(), AllowInfNan(False)]
 
 
-@plain_dataclass(frozen=True, slots=True)
-class Parsing:
+class Parsing(NamedTuple):
     """Where an example comes from: the context of its validators."""
 
     row: Row
@@ -98,14 +97,20 @@ class Example:
     @classmethod
     def of(cls, row: Row, *, labels: Sequence[str] = (), template: str | None = None) -> Self:
         """Return the example in a row; nothing is repaired."""
-        known = (*cls.columns(), *cls.optional())
-        value = {name: row.value[name] for name in known if name in row.value}
-        given = ArgsKwargs((), {**value, "id": row.id()})
+        where = Parsing(row, labels, template)
+        given = cls.given(where)
+        given["id"] = row.id()
         try:
             validator = cls.__pydantic_validator__  # type: ignore[attr-defined]
-            return validator.validate_python(given, context=Parsing(row, labels, template))
+            return validator.validate_python(given, context=where)
         except ValidationError as error:
             raise _fault(row, error) from None
+
+    @classmethod
+    def given(cls, where: Parsing) -> dict[str, Any]:
+        """Return the values of a row by column, which the fields check."""
+        value = where.row.value
+        return {name: value[name] for name in known_columns(cls) if name in value}
 
     @classmethod
     def choose(cls, there: Collection[str], path: Path, file: FileSettings) -> dict[str, str]:
@@ -158,17 +163,15 @@ class Example:
         return rows
 
     @classmethod
-    def renamed(cls, row: Row, chosen: Mapping[str, str]) -> Row:
-        """Return a row with its fields under their own names."""
-        for column in chosen.values():
-            if column not in row.value:
-                raise row.lacks(column)
-        return replace(row, value={name: row.value[column] for name, column in chosen.items()})
-
-    @classmethod
     def asked(cls, row: Row, record: HeadRecord) -> Any:
         """Return what a fine-tuned model reads of a row without an answer."""
         raise NotImplementedError
+
+
+@cache  # asked for each row
+def known_columns(record: type[Example]) -> tuple[str, ...]:
+    """Return the columns that a file must or may have."""
+    return (*record.columns(), *record.optional())
 
 
 def _fault(row: Row, error: ValidationError) -> DataError:
@@ -341,7 +344,11 @@ class RecordFiles(Examples):
         for column in chosen.values():
             if column not in there:
                 raise DataError(f"{path}:1: no column '{column}'; {_available(there)}")
-        return [self.record.renamed(row, chosen) for row in rows]
+        for row in rows:
+            if lacking := next((name for name in chosen.values() if name not in row.value), None):
+                raise row.lacks(lacking)
+        named = ({name: row.value[column] for name, column in chosen.items()} for row in rows)
+        return [replace(row, value=value) for row, value in zip(rows, named, strict=True)]
 
     def _labels(self, file: FileSettings, files: Mapping[str, Path], rows: Sequence[Row]) -> Labels:
         if file.labels is not None:

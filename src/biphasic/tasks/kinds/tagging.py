@@ -14,15 +14,14 @@ from unicodedata import category
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field
 from pydantic.dataclasses import dataclass
-from pydantic_core import ArgsKwargs
 
 from biphasic.errors import DataError
 from biphasic.facts import FIRST_KINDS
 from biphasic.rows import Row, plain_name, read_lines
 from biphasic.tasks.baselines import Baseline, dictionary
-from biphasic.tasks.kinds.examples import FIELDS, LABELS, Example, RecordFiles
+from biphasic.tasks.kinds.examples import FIELDS, LABELS, Example, Parsing, RecordFiles
 from biphasic.tasks.kinds.kind import Facts, Learner, Predictions, SplitScores, TaskKind
 from biphasic.tasks.records import NO_PREDICTION, SPLITS, ExampleTask, HeadRecord
 from biphasic.tasks.rows.labels import Labels, check_labels, found_tags
@@ -60,25 +59,22 @@ class TaggedSentence(Example):
         """The words, joined."""
         return " ".join(self.words)
 
-    @model_validator(mode="before")
     @classmethod
-    def _tagged(cls, given: Any, info: ValidationInfo) -> Any:
-        if info.context is None:
-            return given
-        row: Row = info.context.row
+    def given(cls, where: Parsing) -> dict[str, Any]:
+        row = where.row
         words, tags = row.items("tokens", str), [*map(plain_name, row.items("tags", str))]
         if len(words) != len(tags):
             raise row.error(f"{len(words)} tokens but {len(tags)} tags")
         words = words_of(row).words
         check_bio(row, tags)
-        numbers = {label: number for number, label in enumerate(info.context.labels)}
+        numbers = {label: number for number, label in enumerate(where.labels)}
         for position, tag in enumerate(tags):
             if tag not in numbers:
                 known = f"the labels are {', '.join(numbers)}"
                 raise row.error(
                     f"unknown label '{tag}' at token {position}; {known}", token=position
                 )
-        return ArgsKwargs((row.id(), words, tuple(numbers[tag] for tag in tags)))
+        return {"tokens": words, "tags": tuple(numbers[tag] for tag in tags)}
 
     @classmethod
     def reader(cls, file: FileSettings) -> Callable[[Path], Iterable[Row]]:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field
 from pydantic.dataclasses import dataclass
-from pydantic_core import ArgsKwargs
 
 from biphasic.rows import Row
-from biphasic.tasks.kinds.examples import FIELDS, Example, usual_columns
+from biphasic.tasks.kinds.examples import FIELDS, Example, Parsing, known_columns, usual_columns
 from biphasic.tasks.kinds.kind import Learner, SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, ExampleTask, HeadRecord
@@ -58,15 +57,13 @@ class AnsweredText(Example):
     # The two texts of a pair that the usual template joins.
     pair: Annotated[tuple[str, ...], Field(exclude=True)] = ()
 
-    @model_validator(mode="before")
     @classmethod
-    def _join(cls, given: Any, info: ValidationInfo) -> Any:
-        if info.context is None:
-            return given
-        row, template = info.context.row, info.context.template
+    def given(cls, where: Parsing) -> dict[str, Any]:
+        row, template = where.row, where.template
         is_pair = template is None and "text_a" in row.value
         pair = tuple(map(row.text, _PAIR)) if is_pair else ()
-        return ArgsKwargs((), {**given.kwargs, "text": text_of(row, template), "pair": pair})
+        value = {name: row.value[name] for name in known_columns(cls) if name in row.value}
+        return {**value, "text": text_of(row, template), "pair": pair}
 
     @classmethod
     def choose(cls, there: Collection[str], path: Path, file: FileSettings) -> dict[str, str]:

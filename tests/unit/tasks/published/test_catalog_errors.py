@@ -17,7 +17,7 @@ import hub_copies
 from biphasic.data.text.hub import HubTable
 from biphasic.errors import DataError
 from biphasic.tasks.published import hub as hub_tasks
-from biphasic.tasks.published import tables as published
+from biphasic.tasks.published import ir as published
 from biphasic.tasks.published.hub import HubSource
 from biphasic.tasks.source import prepare_task
 
