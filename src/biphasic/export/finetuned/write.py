@@ -37,19 +37,11 @@ from biphasic.progress import progress_bar, say_on
 from biphasic.shown import Shown
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.keep import KeptModel
-from biphasic.tasks.encoding import Encoder, encode_texts, mean_pool
-from biphasic.tasks.finetuned import (
-    HEAD_FORMAT,
-    HEAD_RECORD,
-    FinetunedModel,
-    Form,
-    HeadRecord,
-    load_finetuned,
-    read_head,
-)
+from biphasic.tasks.encoding import Encoder, FinetunedModel, encode_texts, mean_pool
+from biphasic.tasks.finetuned import HEAD_FORMAT, HEAD_RECORD, load_finetuned, read_head
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.kinds.registry import KINDS
-from biphasic.tasks.records import Task
+from biphasic.tasks.records import Form, HeadRecord, Task
 
 TOLERANCE = 1e-4  # largest difference of outputs, relative to the largest output
 NUM_EXAMPLES = 8  # texts on which outputs are compared

@@ -184,7 +184,7 @@ def _fault(row: Row, error: ValidationError) -> DataError:
         needed = "a text" if kind == "string_type" else "a finite number"
         return row.error(f"'{key}' must be {needed}, not {value!r:.60}")
     if kind == "value_error":
-        return row.error(str(issue["ctx"]["error"]))
+        return row.error(str(issue.get("ctx", {}).get("error")))
     return row.error(f"'{key}'{' ' if kind == 'text_fault' else ': '}{issue['msg']}")
 
 

@@ -36,7 +36,7 @@ TRAINED_ON = "trained_on"
 BY_LABEL = "by label"  # form of a prediction's column: a float for each label
 # One prediction per example, its values by column, and the number of truncated examples.
 Predictions = tuple[list[dict[str, Any]], int]
-Sample = str | tuple[str, ...]  # a text as the model reads it, or two that it reads as a pair
+Sample = str | tuple[str, str]  # a text as the model reads it, or two that it reads as a pair
 Column = NDArray[Any] | Sequence[str] | Sequence[Sequence[str]]
 
 
