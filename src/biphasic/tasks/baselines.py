@@ -42,7 +42,7 @@ class Setting:
     seed: int = 0
 
 
-# Predictions by split, in the form that the kind's `score_predictions` takes.
+# Predictions by split, in the form that the learner's `score` takes.
 Baseline = Callable[[Any, Setting], Mapping[str, Any]]
 
 

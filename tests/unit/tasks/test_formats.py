@@ -225,12 +225,20 @@ def test_judgements_without_header_or_relevant_document(tmp_path):
     refused(folder, at(folder, "qrels/validation.tsv", 1) + "the header must be")
 
 
-@pytest.mark.parametrize("row", ["q1\td1", "q1\td2\t1\t0", "", "q1 0 d1 1"])
-def test_judgements_of_another_width(tmp_path, row):
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("q1\td1", "2 fields, but the header names 3"),
+        ("q1\td2\t1\t0", "4 fields"),
+        ("", "an empty line"),
+        ("q1 0 d1 1", "1 fields"),
+    ],
+)
+def test_judgements_of_another_width(tmp_path, row, message):
     folder = retrieval(tmp_path / "t")
     with (folder / "qrels" / "test.tsv").open("a") as stream:
         stream.write(f"{row}\n")
-    refused(folder, at(folder, "qrels/test.tsv", 3) + "expected query, document and score")
+    refused(folder, at(folder, "qrels/test.tsv", 3) + message)
 
 
 def test_a_judgement_may_be_repeated_and_lines_may_end_as_on_windows(tmp_path):

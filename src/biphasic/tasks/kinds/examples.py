@@ -177,7 +177,7 @@ def known_columns(record: type[Example]) -> tuple[str, ...]:
 def _fault(row: Row, error: ValidationError) -> DataError:
     """Return the first fault of a row as an error with its place."""
     issue = error.errors(include_url=False)[0]
-    key, value, kind = issue["loc"][0], issue["input"], issue["type"]
+    key, value, kind = (*issue["loc"], "")[0], issue["input"], issue["type"]
     if kind == "missing":
         return row.lacks(str(key))
     if kind in {"string_type", "float_type", "finite_number"}:

@@ -369,8 +369,8 @@ def test_retrieval_trained_on_another_task(store, custom):
     ("file", "content", "message"),
     [
         ("qrels/test.tsv", QRELS + "q99\td1\t1\n", "test.tsv:2: unknown query 'q99'"),
-        ("qrels/test.tsv", "", "test.tsv:1: the header must be"),
-        ("qrels/test.tsv", QRELS, "test.tsv: the split is empty"),
+        ("qrels/test.tsv", "", "test.tsv:1: no header"),
+        ("qrels/test.tsv", QRELS, "test.tsv:1: the header must be .* above judgements"),
         (
             "corpus.jsonl",
             '{"_id": "d1", "text": "x"}\n' * 2,
