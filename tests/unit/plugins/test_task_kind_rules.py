@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from biphasic.errors import ConfigError
+from biphasic.errors import ConfigError, DataError
 from biphasic.testing import KindRules, check_kind, check_named
 from custom_tasks import write_csv
 from plugin_files import forget_plugins
@@ -94,6 +94,14 @@ def test_the_tutorial_s_kind_keeps_the_rules(texts, tmp_path, cli):
     assert cli("plugin", "check", f"{path}:Stars", "--task", texts)[:2] == (0, f"{line}\n")
     code, _, error = cli("plugin", "check", path)
     assert (code, "a kind of task is checked with --task FOLDER" in error) == (2, True)
+
+
+def test_a_row_that_a_record_refuses_is_named(texts, tmp_path):
+    path = tmp_path / "stars.py"
+    path.write_text(STARS)
+    write_csv(texts / "test.csv", ["text", "label"], [["the food", 7]])
+    with pytest.raises(DataError, match=r"test\.csv:2: 'stars': Input .* less than or equal to 5"):
+        list(check_named(str(path), {}, texts))
 
 
 @pytest.mark.parametrize("rule", sorted(BROKEN))
