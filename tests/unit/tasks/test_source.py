@@ -3,13 +3,11 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from biphasic.errors import ConfigError, DataError
 from biphasic.store import TASK
-from biphasic.tasks import source as source_module
 from biphasic.tasks.folder import TaskDescription, load_task, write_task_folder
 from biphasic.tasks.records import SPLITS, TaskContent
 from biphasic.tasks.source import split_source
@@ -106,33 +104,7 @@ def test_zero_shot_of_a_task_folder_drops_prompts_and_training(store, custom):
     assert store.task(f"zs:{custom}").info.kind == "zs"
 
 
-def test_published_datasets(store, monkeypatch):
-    calls: list[Any] = []
-
-    def origin(name: str, **settings: Any) -> dict:
-        return {"name": name, "revision": settings["revision"], "kind": settings["kind"]}
-
-    def write(name: str, folder: Path, **settings: Any) -> None:
-        calls.append((name, settings))
-        write_rows(name, folder)
-
-    monkeypatch.setattr(source_module, "published_origin", origin)
-    monkeypatch.setattr(source_module, "write_published", write)
-    here = store.folder.parent
-    first = store.folder_of("sst2", revision="abc", copies=here, paper=True)
-    assert store.folder_of("sst2", revision="abc", copies=here, paper=True) == first
-    assert store.folder_of("sst2", revision="def") != first
-    store.folder_of("zs:nq")
-    given = {"copies": here, "revision": "abc", "paper": True, "kind": None}
-    assert calls[0] == ("sst2", given)
-    assert [(name, settings["kind"]) for name, settings in calls[1:]] == [
-        ("sst2", None),
-        ("nq", "zs"),
-    ]
-
-
-def test_copies_are_in_a_folder(store, custom, monkeypatch):
-    monkeypatch.setattr(source_module, "published_origin", None)  # nobody asks the hub
+def test_copies_are_in_a_folder(store, custom):
     (custom / "file").touch()
     for copies in (custom / "file", custom / "nowhere"):
         with pytest.raises(DataError, match=f"^{copies}: no such folder"):
@@ -171,12 +143,10 @@ def test_paths_may_have_colons(store, tmp_path):
     assert store.task(f"sc:{folder}").info.name == "mood"
 
 
-def test_a_published_dataset_that_cannot_be_read_never_looks_finished(store, monkeypatch):
-    monkeypatch.setattr(source_module, "published_origin", lambda name, **_: {"name": name})
-    monkeypatch.setattr(
-        source_module, "write_published", lambda name, folder, **_: write_rows(name, folder, 7)
-    )
-    refused(store, "sst2", "unknown label 7")
+def test_a_task_that_cannot_be_read_never_looks_finished(store, custom):
+    write_rows("wrong", custom / "wrong", 7)
+    refused(store, custom / "wrong", "unknown label 7")
+    assert [*(store.folder / "tasks").glob("[!.]*")] == []
 
 
 @pytest.mark.parametrize(
