@@ -47,7 +47,7 @@ def test_a_task_is_built_once_and_rebuilt_when_a_file_changes(store, custom):
 def test_leftovers_of_interrupted_writers_go(store, custom):
     write_splits(custom, ".csv", "text,label\na,x\nb,y\n")
     first = store.folder_of(f"sc:{custom}")
-    leftover = first.with_name(f".partial-{first.name}-1")
+    leftover = first.with_name(f".partial-{first.name}-0a1b2c3d")
     leftover.mkdir()
     (first / "manifest.json").unlink()
     assert store.folder_of(f"sc:{custom}") == first
