@@ -140,7 +140,7 @@ def find_plugin(group: Group, reference: str, base: type, *, ours: Collection[st
 
 
 def _unlike(kind: type, base: type) -> Iterator[str]:
-    """Yield what keeps a class from standing for its base."""
+    """Yield the reasons why a class does not implement its base."""
     if not issubclass(kind, base):
         yield f"it lacks base {base.__name__}"
         return
