@@ -32,13 +32,11 @@ from biphasic.execution.registry import Cluster
 from biphasic.execution.scheduler import RetryPolicy, Scheduler, Watcher
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.study.jobs.finetune import FinetuneJob, ScoredTask, TaskInput
-from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
-from biphasic.study.plan.preview import preview_study
+from biphasic.study.resolve import resolve
 from biphasic.study.run.jobs import WORKER, load_job
-from biphasic.study.run.prepare import missing_work
-from biphasic.study.run.run import Monitor
-from biphasic.study.spec.load import load_study
+from biphasic.study.run.run import Monitor, missing_work
+from biphasic.study.settings.load import load_study
 from biphasic.study.study import Study
 from biphasic.tasks.protocol import FinetuneProtocol
 
@@ -171,14 +169,14 @@ def reference_work(
         num_finetunings: Take only so many fine-tunings, each as a job of its own; 0 for all of
             them, in jobs of 30 as `study run` has them.
     """
-    plan = preview_study(Study(load_study(PAPER, overrides), root))
+    plan = resolve(Study(load_study(PAPER, overrides), root), missing="placeholder").plan
     if num_finetunings:
         single = [replace(group, grid=(point,)) for group in plan.groups for point in group.grid]
         spread = single[:: max(len(single) // num_finetunings, 1)]
         plan = replace(plan, groups=tuple(spread[:num_finetunings]))
     tokenizer, train, heldout = (plan.store / name for name in ("tokenizer", "train", "heldout"))
     paths = DataPaths(tokenizer=tokenizer, train=train, heldout=heldout)
-    return ReferenceWork(plan, missing_work(Finished.of(plan), paths))
+    return ReferenceWork(plan, missing_work(plan, paths))
 
 
 def reference_study(num_finetunings: int) -> dict[str, Any]:

@@ -268,12 +268,12 @@ def one_worker() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def known_speed() -> Iterator[None]:
     """The speed of this machine is given, as measuring it takes longer than most tests."""
-    from biphasic.evaluation import best
-    from biphasic.study.sizing import here, speed
+    from biphasic.evaluation import evaluate
+    from biphasic.study.sizing import estimate, speed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(here, "speed_here", lambda _: here.Speed(1e11, 2))
-        for module in (best, speed):
+        patch.setattr(estimate, "speed_here", lambda _: estimate.Speed(1e11, 2))
+        for module in (evaluate, speed):
             patch.setattr(module, "measure_speed", lambda _: speed.Measured(1e11, 1))
         yield
 

@@ -235,9 +235,15 @@ def anchored(value: Any, folder: Path) -> Any:
         return tuple(anchored(each, folder) for each in value)
     if not isinstance(value, Config):
         return value
-    own = {name: getattr(value, name) for name in type(value).model_fields}
-    moved = {name: anchored(each, folder) for name, each in own.items()}
-    return value.model_copy(update={n: each for n, each in moved.items() if each != own[n]})
+    own = getattr(value, "anchored", None)  # of settings with other paths than those of type Path
+    return own(folder) if own else anchored_fields(value, folder)
+
+
+def anchored_fields(settings: ConfigT, folder: Path, **changes: Any) -> ConfigT:
+    """Return settings with relative paths in their fields resolved, and with other changes."""
+    own = {name: getattr(settings, name) for name in type(settings).model_fields}
+    moved = {name: anchored(each, folder) for name, each in own.items()} | changes
+    return settings.model_copy(update={n: each for n, each in moved.items() if each != own[n]})
 
 
 def load_pinned(kind: type[ConfigT], path: Path, overrides: Iterable[str] = ()) -> ConfigT:

@@ -12,8 +12,8 @@ from rich.console import Console
 import biphasic
 from biphasic import numerics
 from biphasic.study.plan.finished import OtherCode
-from biphasic.study.run.prepare import prepare_study
-from biphasic.study.spec.load import load_study
+from biphasic.study.resolve import resolve
+from biphasic.study.settings.load import load_study
 from biphasic.study.study import Study
 from mini_study import STUDY, arms, snapshot, write_study
 
@@ -149,8 +149,8 @@ def test_a_checkpoint_of_other_code_is_named_and_deleted(root, tmp_path, cli):
     checkpoint.parent.mkdir(parents=True)
     (root / "store/states" / state).rename(checkpoint)
     study, console = Study(load_study(file), root), Console(quiet=True)
-    plan = prepare_study(study, console=console).plan
+    plan = resolve(study, missing="build", console=console).plan
     assert OtherCode.of_plan(plan).checkpoints == (checkpoint,)
-    plan = prepare_study(study, console=console, fresh=True).plan
+    plan = resolve(study, missing="build", console=console, fresh=True).plan
     assert not OtherCode.of_plan(plan)
     assert not checkpoint.exists()

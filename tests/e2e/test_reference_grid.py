@@ -10,7 +10,7 @@ from biphasic import pretrain
 from biphasic.data.building.config import CorpusConfig
 from biphasic.files import read_json
 from biphasic.model.shape import PRESETS
-from biphasic.study.spec.load import load_study
+from biphasic.study.settings.load import load_study
 from mini_study import run_command, states, write_custom_tasks
 
 FILE = Path(__file__).parents[2] / "studies/paper-micro.yaml"

@@ -13,8 +13,8 @@ import pytest
 from scipy import stats
 
 from biphasic.data.pairs.folder import Pair, write_pairs
-from biphasic.study.plan.preview import preview_study
-from biphasic.study.spec.load import load_study
+from biphasic.study.resolve import resolve
+from biphasic.study.settings.load import load_study
 from biphasic.study.study import Study
 from mini_study import STEPS, STUDY, arms, results, snapshot, state, states, write_study
 
@@ -263,7 +263,7 @@ def test_every_shipped_study_loads_and_plans(path, tmp_path):
         write_embedding_data(tmp_path / "studies/data")
     config = load_study(tmp_path / "studies" / path.name)
     assert config.name == path.stem
-    plan = preview_study(Study(config, tmp_path))
+    plan = resolve(Study(config, tmp_path), missing="placeholder").plan
     assert len(plan.arms) == len(config.arms)
     assert {point.state for point in plan.points} <= {segment.id for segment in plan.segments}
     assert {group.state for group in plan.groups} == {point.state for point in plan.points}

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import biphasic
-from biphasic.study.plan.preview import preview_study
-from biphasic.study.spec.load import load_study
+from biphasic.study.resolve import resolve
+from biphasic.study.settings.load import load_study
 from biphasic.study.study import Study
 from biphasic.study.tune.search import TuneOutcome
 from mini_study import states
@@ -101,7 +101,7 @@ def test_the_rate_with_the_lowest_recorded_loss_is_written(tuned):
     config = load_study(tuned.file)
     peaks = {arm.name: config.recipe_of(arm).learning_rate.peak for arm in config.arms}
     assert peaks == {"untrained": 2e-3, "mlm": best["mlm"], "clm-mlm": best["clm"]}
-    plan = preview_study(Study(config, tuned.root))
+    plan = resolve(Study(config, tuned.root), missing="placeholder").plan
     assert [arm.recipe.learning_rate.peak for arm in plan.arms] == list(peaks.values())
 
 

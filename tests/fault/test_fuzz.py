@@ -50,7 +50,7 @@ from biphasic.model.loading.hub import fetch_model
 from biphasic.model.shape import PRESETS
 from biphasic.records import StateRecord
 from biphasic.store import MANIFEST, STATE, file_entries, seal_folder
-from biphasic.study.spec.load import load_study
+from biphasic.study.settings.load import load_study
 from biphasic.study.study import Study
 from biphasic.tasks.embedding import Choices, embedding_settings
 from biphasic.tasks.finetuned import read_head

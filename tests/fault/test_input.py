@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from biphasic.study.spec.load import load_study
+from biphasic.study.settings.load import load_study
 from biphasic.study.study import Study
 from mini_study import write_study
 

@@ -33,8 +33,8 @@ from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.objectives.contrastive import Contrastive
 from biphasic.objectives.info_nce import InfoNce
 from biphasic.store import read_state_record
-from biphasic.study.plan.preview import phase_data
-from biphasic.study.spec.naming import recipe_name
+from biphasic.study.resolve import phase_data
+from biphasic.study.settings.arms import recipe_name
 from biphasic.tasks.embedding import Choices, embedding_settings, load_embedder
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData

@@ -26,7 +26,7 @@ from biphasic.cli.main import app
 from biphasic.errors import ConfigError, DataError, ModelError
 from biphasic.evaluation import benchmark
 from biphasic.files import write_text
-from biphasic.study.plan.preview import preview_study
+from biphasic.study.resolve import resolve
 from biphasic.study.study import Study
 from biphasic.tasks.published.benchmark import load_mteb, mteb_task
 from tiny_study import tiny_study
@@ -312,7 +312,10 @@ def test_a_plan_reads_no_task_from_the_hub(copies, tmp_path, monkeypatch):
     monkeypatch.setattr("mteb.abstasks.AbsTaskRetrieval.load_data", lambda _: pytest.fail("read"))
     names = ("STS15", "SciFact")
     tasks = [{"name": name.lower(), "source": f"mteb:{name}"} for name in names]
-    plan = preview_study(Study(tiny_study({"name": "untrained"}, tasks=tasks), tmp_path / "runs"))
+    plan = resolve(
+        Study(tiny_study({"name": "untrained"}, tasks=tasks), tmp_path / "runs"),
+        missing="placeholder",
+    ).plan
     assert [task.info.kind for task in plan.tasks] == ["sts", "zs"]
     assert "tasks: sts15, scifact, not built here yet" in plan.assumed
     for name, what in {
@@ -322,7 +325,7 @@ def test_a_plan_reads_no_task_from_the_hub(copies, tmp_path, monkeypatch):
     }.items():
         bad = tiny_study({"name": "untrained"}, tasks=[{"name": "b", "source": f"mteb:{name}"}])
         with pytest.raises(DataError, match=rf"{what}; .*'biphasic mteb'"):
-            preview_study(Study(bad, tmp_path / "runs"))
+            resolve(Study(bad, tmp_path / "runs"), missing="placeholder")
 
 
 def test_what_is_missing_is_one_line(copies, tmp_path):

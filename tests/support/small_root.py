@@ -13,8 +13,8 @@ from rich.console import Console
 
 from biphasic.files import write_json
 from biphasic.store import complete_folder
-from biphasic.study.run.prepare import PreparedStudy, prepare_study
-from biphasic.study.spec.study import StudyConfig
+from biphasic.study.resolve import ResolvedStudy, resolve
+from biphasic.study.settings.study import StudyConfig
 from biphasic.study.study import Study
 from tiny_study import clm, tiny_study
 
@@ -110,6 +110,6 @@ def make_root(base: Path, make_task: Callable[..., Path]) -> Path:
     return root
 
 
-def prepare(config: StudyConfig, root: Path) -> PreparedStudy:
+def prepare(config: StudyConfig, root: Path) -> ResolvedStudy:
     """Make a study's data, or find them."""
-    return prepare_study(Study(config, root), console=QUIET)
+    return resolve(Study(config, root), missing="build", console=QUIET)

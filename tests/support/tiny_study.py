@@ -8,7 +8,7 @@ from typing import Any
 
 from biphasic.config import parse_config
 from biphasic.study.plan.plan import Plan, plan_study
-from biphasic.study.spec.study import StudyConfig
+from biphasic.study.settings.study import StudyConfig
 from biphasic.study.study import Study
 from biphasic.training.lineage import DataFingerprint
 

@@ -162,7 +162,7 @@ class Adapt(Training, Revision):
         """Return the recipe that would be trained, as a recipe file."""
         from biphasic.model.loading.hub import fetch_model
         from biphasic.study.inputs.models import is_state
-        from biphasic.study.spec.resolved import recipe_text
+        from biphasic.study.settings.load import recipe_text
         from biphasic.study.training import parse_compute
 
         compute = parse_compute(self.compute)

@@ -22,11 +22,11 @@ from biphasic.files import expanded
 from biphasic.model.compute.device import computing_on, parse_device
 
 if TYPE_CHECKING:
-    from biphasic.evaluation.plan import PlannedEvaluation
     from biphasic.evaluation.result import Evaluation
     from biphasic.export.finetuned.write import FinetunedFolder
     from biphasic.records import Convention
-    from biphasic.study.spec.study import TaskConfig
+    from biphasic.study.plan.plan import Plan
+    from biphasic.study.settings.study import TaskConfig
     from biphasic.tasks.protocol import FinetuneProtocol
 
 
@@ -65,9 +65,9 @@ class Grid(Root, Revision, Copies, Device, Quiet):
 
     def _plan(
         self, model: Path | str, tasks: Sequence[TaskConfig | Path | str], **defaults: Any
-    ) -> PlannedEvaluation:
+    ) -> Plan:
         """Check the arguments and the tasks, and plan the fine-tunings."""
-        from biphasic.evaluation.plan import chosen_tasks, plan_evaluation
+        from biphasic.evaluation.evaluate import chosen_tasks, plan_evaluation
 
         check_cores(num_workers=self._num_workers, num_threads=self.threads)
         return plan_evaluation(
@@ -168,8 +168,8 @@ class EvaluateAll(Evaluating):
     def print_config(self) -> str:
         """Return the grid and the protocol of each task, as YAML."""
         from biphasic.config import parse_overrides
-        from biphasic.evaluation.plan import chosen_tasks
-        from biphasic.study.spec.resolved import evaluation_text
+        from biphasic.evaluation.evaluate import chosen_tasks
+        from biphasic.study.settings.load import evaluation_text
 
         return evaluation_text(
             chosen_tasks(self.tasks, overrides=self.overrides, copies=self.copies),
@@ -229,7 +229,7 @@ class Finetune(Grid):
     data instead of one."""
 
     def __call__(self) -> FinetunedFolder:
-        from biphasic.evaluation.best import LEARNING_RATES, PROTOCOL, SEEDS
+        from biphasic.evaluation.evaluate import LEARNING_RATES, PROTOCOL, SEEDS
         from biphasic.export.finetuned.write import write_best
         from biphasic.export.output import find_made
         from biphasic.tasks.kinds.registry import KINDS
@@ -256,7 +256,7 @@ class Finetune(Grid):
                 "attention: 'finetune' writes bidirectional models; 'evaluate' scores causal ones"
             )
         # Cards are public: a hub id is unchanged, a folder by name only.
-        named = plan.name if expanded(self.model).exists() else str(self.model)
+        named = plan.arms[0].config.label if expanded(self.model).exists() else str(self.model)
         with computing_on(device):
             return write_best(
                 plan,

@@ -13,8 +13,8 @@ from biphasic.study import EXAMPLE_TOKENS
 if TYPE_CHECKING:
     from biphasic.shown import Findings
     from biphasic.study.plan.summary import StudyPlan
+    from biphasic.study.run.record import StudyJobs
     from biphasic.study.run.register import Registered
-    from biphasic.study.run.report import StudyJobs
 
 
 class StudyFile(Root, Overrides):
@@ -34,8 +34,8 @@ class Plan(StudyFile):
     Example:
         >>> from biphasic import plan
         >>> planned = plan("study.yaml", rate=1e12)
-        >>> planned.frame.values.tolist(), planned.drawing()[:4]
-        ([['mlm', '', 2, 2]], '<svg')
+        >>> planned.frame.values.tolist(), planned.graph()[:12]
+        ([['mlm', '', 2, 2]], 'flowchart LR')
     """
 
     _: KW_ONLY
@@ -46,15 +46,14 @@ class Plan(StudyFile):
     """Assumed mean tokens per fine-tuning example."""
 
     def __call__(self) -> StudyPlan:
-        from biphasic.study.plan.preview import preview_study
         from biphasic.study.plan.summary import StudyPlan, summarise_plan
-        from biphasic.study.sizing.estimate import plan_memory
-        from biphasic.study.sizing.here import speed_here
-        from biphasic.study.spec.load import load_study
+        from biphasic.study.resolve import resolve
+        from biphasic.study.settings.load import load_study
+        from biphasic.study.sizing.estimate import plan_memory, speed_here
         from biphasic.study.study import Study
 
         config = load_study(self.file, self.overrides)
-        planned = preview_study(Study(config, self.root_folder))
+        planned = resolve(Study(config, self.root_folder), missing="placeholder").plan
         summary = summarise_plan(planned, example_tokens=self.example_tokens)
         rate, jobs_here, advice = self.rate, None, ""
         if rate is None:
@@ -83,12 +82,12 @@ class Diff(Root):
     def __call__(self) -> Findings:
         from biphasic.shown import Findings
         from biphasic.study.plan.diff import difference_lines
-        from biphasic.study.plan.preview import preview_study
-        from biphasic.study.spec.load import load_study
+        from biphasic.study.resolve import resolve
+        from biphasic.study.settings.load import load_study
         from biphasic.study.study import Study
 
         one, other = (
-            preview_study(Study(load_study(file), self.root_folder))
+            resolve(Study(load_study(file), self.root_folder), missing="placeholder").plan
             for file in (self.first, self.second)
         )
         return Findings(tuple(difference_lines(one, other, str(self.first), str(self.second))))
@@ -104,7 +103,7 @@ class Schema(Verb):
     """
 
     def __call__(self) -> dict[str, Any]:
-        from biphasic.study.spec.load import study_schema
+        from biphasic.study.settings.load import study_schema
 
         return study_schema()
 
@@ -128,17 +127,18 @@ class Jobs(StudyFile, Quiet):
 
     def __call__(self) -> StudyJobs:
         from biphasic.execution.job import save_job
-        from biphasic.study.run.prepare import prepare_study
-        from biphasic.study.run.report import ReportJob, StudyJobs, write_study_report
-        from biphasic.study.spec.load import load_study
+        from biphasic.study.resolve import resolve
+        from biphasic.study.run.record import ReportJob, StudyJobs, write_study_report
+        from biphasic.study.run.run import missing_work
+        from biphasic.study.settings.load import load_study
         from biphasic.study.study import Study
 
         study = Study(load_study(self.file, self.overrides), self.root_folder, file=Path(self.file))
-        prepared = prepare_study(study, console=self.console)
+        resolved = resolve(study, missing="build", console=self.console)
         with study.locked():
             study.save()
-            write_study_report(prepared)  # 'study report' reads the expected results from it
-        items, last = prepared.missing_work(), ReportJob.of(study)
+            write_study_report(resolved)  # 'study report' reads the expected results from it
+        items, last = missing_work(resolved.plan, resolved.paths), ReportJob.of(study)
         for job in (*(item.make() for item in items), *([last] if items else [])):
             save_job(job)
         return StudyJobs(study, tuple(items), last)
@@ -171,7 +171,7 @@ class Register(StudyFile, Quiet):
         from biphasic.registration import read_registrations
         from biphasic.study.find import find_study
         from biphasic.study.run.register import Registered, register_study
-        from biphasic.study.spec.load import load_study
+        from biphasic.study.settings.load import load_study
         from biphasic.study.study import Study
 
         if (folder := Path(self.file)).is_dir():

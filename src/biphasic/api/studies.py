@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from biphasic.study.gc.verify import Verification
     from biphasic.study.run.control import Retried
     from biphasic.study.run.run import StudyOutcome
-    from biphasic.study.spec.study import StudyConfig
+    from biphasic.study.settings.study import StudyConfig
     from biphasic.study.status.record import StudyStatus
     from biphasic.study.tune.search import Tuned
 
@@ -94,8 +94,8 @@ class RunStudy(Overrides, Logged, Jobs):
         from biphasic.execution.registry import load_executor
         from biphasic.execution.scheduler import RetryPolicy
         from biphasic.study.run.run import execute_study
-        from biphasic.study.spec.load import load_study
-        from biphasic.study.spec.study import StudyConfig
+        from biphasic.study.settings.load import load_study
+        from biphasic.study.settings.study import StudyConfig
         from biphasic.study.study import Study
         from biphasic.training.memory import tune_allocator
         from biphasic.training.records.log import viewed_in_wandb
@@ -129,9 +129,8 @@ class RunStudy(Overrides, Logged, Jobs):
 
     def print_config(self) -> str:
         """Return the resolved study, as YAML."""
-        from biphasic.study.spec.load import load_study
-        from biphasic.study.spec.resolved import study_text
-        from biphasic.study.spec.study import StudyConfig
+        from biphasic.study.settings.load import load_study, study_text
+        from biphasic.study.settings.study import StudyConfig
 
         if isinstance(self.study, StudyConfig):
             return study_text(self.study)
@@ -332,10 +331,9 @@ class Tune(Jobs):
     """Show what would be trained, without training."""
 
     def __call__(self) -> Tuned:
-        from biphasic.study.spec.load import load_study
+        from biphasic.study.settings.load import load_study
         from biphasic.study.tune.search import Tuned, first_rates, tune_study
-        from biphasic.study.tune.text import plan_lines
-        from biphasic.study.tune.trials import plan_tuning
+        from biphasic.study.tune.trials import plan_lines, plan_tuning
 
         if self.dry_run:
             tuning = plan_tuning(load_study(self.file), self.share, by=self.by)

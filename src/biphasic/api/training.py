@@ -18,7 +18,7 @@ from biphasic.training.intervals import CHECKPOINT_EVERY, HELDOUT_EVERY
 if TYPE_CHECKING:
     from biphasic.data.building.config import CorpusConfig
     from biphasic.model.merge import Method
-    from biphasic.study.sizing.result import ResourceEstimate
+    from biphasic.study.sizing.estimate import ResourceEstimate
     from biphasic.training.compute import ComputeConfig
     from biphasic.training.recipe import Recipe
 
@@ -118,7 +118,7 @@ class Pretrain(Training):
 
     def __call__(self) -> Path:
         from biphasic.study.inputs.corpus import corpus_settings, locate_corpus, prepare_corpus
-        from biphasic.study.spec.arms import read_recipe
+        from biphasic.study.settings.arms import read_recipe
         from biphasic.study.training import pairs_task, parse_compute, train_recipe
         from biphasic.training.memory import tune_allocator
         from biphasic.training.records.log import viewed_in_wandb
@@ -157,8 +157,8 @@ class Pretrain(Training):
     def print_config(self) -> str:
         """Return the recipe with its corpus and compute settings, as YAML."""
         from biphasic.study.inputs.corpus import corpus_settings
-        from biphasic.study.spec.arms import read_recipe
-        from biphasic.study.spec.resolved import recipe_text
+        from biphasic.study.settings.arms import read_recipe
+        from biphasic.study.settings.load import recipe_text
         from biphasic.study.training import parse_compute
 
         compute = parse_compute(self.compute)
@@ -259,9 +259,8 @@ class Estimate(Verb):
 
     def __call__(self) -> ResourceEstimate:
         from biphasic.data.building import DEFAULT_VOCAB_SIZE
-        from biphasic.study.sizing.estimate import estimate_recipe
-        from biphasic.study.sizing.result import choose_device
-        from biphasic.study.spec.arms import read_recipe
+        from biphasic.study.settings.arms import read_recipe
+        from biphasic.study.sizing.estimate import choose_device, estimate_recipe
 
         vocab_size = DEFAULT_VOCAB_SIZE if self.vocab_size is None else self.vocab_size
         if self.mfu is not None and not 0 < self.mfu <= 1:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from biphasic.export.push import Upload
     from biphasic.shown import Findings
     from biphasic.study.run.jobs import AnyJob
-    from biphasic.study.sizing.result import ResourceEstimate
+    from biphasic.study.sizing.estimate import ResourceEstimate
     from biphasic.tasks.encode import Vectors
     from biphasic.tasks.predict import Predictions
 
@@ -66,7 +66,7 @@ def _estimate(
 ) -> None:
     """Prints parameters, FLOPs, memory per device, the rows that fit, and compute settings."""
     from biphasic.amounts import rough_duration
-    from biphasic.study.sizing.here import speed_here
+    from biphasic.study.sizing.estimate import speed_here
 
     if as_json:
         echo(json.dumps(estimated.to_json(), indent=1))

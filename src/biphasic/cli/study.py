@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from biphasic.study.gc.verify import Verification
     from biphasic.study.plan.summary import StudyPlan
     from biphasic.study.run.control import Retried
+    from biphasic.study.run.record import StudyJobs
     from biphasic.study.run.register import Registered
-    from biphasic.study.run.report import StudyJobs
     from biphasic.study.run.run import StudyOutcome
     from biphasic.study.status.record import StudyStatus
 
@@ -31,11 +31,11 @@ _REFRESH_SECONDS = 1.0
 study_app = Commands("Plan, compare, run and report studies.")
 
 
-def _svg(text: str) -> Path:
+def _mermaid(text: str) -> Path:
     """Parse the path of a graph; an invalid one is refused before the plan, which takes time."""
     path = Path(text)
-    if path.suffix != ".svg" or not path.parent.is_dir():
-        raise ConfigError(f"--graph {path}: give a .svg file in an existing folder")
+    if path.suffix != ".mmd" or not path.parent.is_dir():
+        raise ConfigError(f"--graph {path}: give a .mmd file in an existing folder")
     return path
 
 
@@ -46,7 +46,7 @@ def _plan(
     graph: Annotated[
         Path | None,
         typer.Option(
-            parser=_svg, metavar="<path>", help="Write a graph of arms and shared states as SVG."
+            parser=_mermaid, metavar="<path>", help="Write the graph of states as Mermaid."
         ),
     ] = None,
     as_json: Annotated[
@@ -57,7 +57,7 @@ def _plan(
 
     echo(json.dumps(planned.to_json(), indent=1) if as_json else str(planned))
     if graph is not None:
-        write_text(graph, planned.drawing())
+        write_text(graph, planned.graph())
         echo(f"graph: {shown(graph.resolve())}", err=as_json)
 
 

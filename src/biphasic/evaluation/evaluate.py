@@ -1,37 +1,150 @@
-"""Evaluation of an encoder: fine-tune it over a grid of learning rates and seeds, and score it."""
+"""Evaluation and fine-tuning of an encoder: a study in memory, whose only arm is the encoder."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from statistics import fmean
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
 
+from biphasic.amounts import count, rate, rough_duration, size
 from biphasic.analysis.estimate import best_per_seed, estimate, grid
-from biphasic.errors import StudyError
-from biphasic.evaluation.plan import PlannedEvaluation
+from biphasic.config import NAME_PATTERN, nearest, parse_config, parse_overrides
+from biphasic.errors import ConfigError, StudyError, TrainingError
 from biphasic.evaluation.result import Evaluation
-from biphasic.execution.display import StudyDisplay
+from biphasic.execution.display import StudyDisplay, job_bar
 from biphasic.execution.executor import Work
 from biphasic.execution.job import WorkItem
 from biphasic.execution.local import Local, run_here
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
+from biphasic.files import expanded
+from biphasic.model.checks.limits import model_limits
 from biphasic.model.compute.device import compute_threads, computing_on, visible_devices
+from biphasic.model.loading.build import empty_body
+from biphasic.model.loading.hub import LocalModel, fetch_model
+from biphasic.model.matrices import matrix_weights
 from biphasic.progress import progress_bar, say_on
-from biphasic.records import Convention
-from biphasic.store import RESULT, is_complete, read_result_record, result_folder
+from biphasic.records import Convention, ResultRecord
+from biphasic.store import RESULT, Store, is_complete, read_result_record
+from biphasic.study import EXAMPLE_TOKENS
 from biphasic.study.gc.pins import record_pin
-from biphasic.study.inputs.tasks import PlannedTask, few_steps
+from biphasic.study.inputs.models import own_tokenizer
+from biphasic.study.inputs.tasks import PlannedTask, TaskResolver, few_steps, task_outline
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
-from biphasic.study.plan.baselines import compute_baselines
-from biphasic.study.plan.finetuning import by_training
+from biphasic.study.jobs.keep import KeptModel, find_kept, keep_best
+from biphasic.study.plan.cost import run_flops
+from biphasic.study.plan.finetuning import (
+    FinetuneGroup,
+    PlannedBaseline,
+    check_lengths,
+    compute_baselines,
+    other_reading,
+    plan_baselines,
+    vectors_of,
+)
+from biphasic.study.plan.finished import OtherCode
+from biphasic.study.plan.plan import NO_CORPUS, Plan, plan_study
 from biphasic.study.run.jobs import WORKER, load_job
+from biphasic.study.settings.arms import merge_settings, name_for_files
+from biphasic.study.settings.study import PAPER, StudyConfig, TaskConfig, finetuning_of
+from biphasic.study.sizing.speed import measure_speed, precision_advice
+from biphasic.study.study import Study
+from biphasic.tasks.kinds.registry import KINDS
+from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.source import is_mteb, name_in_kind, name_of, split_source, told_apart
+from biphasic.training.memory import tune_allocator
+from biphasic.training.recipe import Seeds
+
+LEARNING_RATES = (2e-5, 5e-5, 1e-4, 2e-4)  # default rates: the inner four of the study's six
+SEEDS = (0,)
+# Default protocol: up to three epochs instead of the study's one, for small data sets.
+PROTOCOL = FinetuneProtocol(max_epochs=3)
+
+
+def plan_evaluation(
+    model: Path | str,
+    tasks: Sequence[TaskConfig],
+    *,
+    learning_rates: Sequence[float] | None,
+    extend: int | None,
+    seeds: Sequence[int] | None,
+    protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None,
+    libraries: Sequence[str] | None,
+    revision: str | None,
+    root: Path | str,
+    console: Console,
+    shared: FinetuneProtocol | None = None,
+    default_rates: Sequence[float] | None = None,
+) -> Plan:
+    """Fetch an encoder and tasks, check that they are compatible, and plan the study of it."""
+    if isinstance(protocol, str) and protocol != PAPER:
+        raise ConfigError(f"protocol: unknown value '{protocol}'{nearest(protocol, [PAPER])}")
+    tune_allocator()
+    encoder = fetch_model(model, revision=revision)
+    if isinstance(protocol, FinetuneProtocol):
+        protocol = protocol.model_dump(exclude_unset=True)
+    own = {} if protocol is None or isinstance(protocol, str) else protocol
+    name = Path(model).name or encoder.folder.name
+    # The folder of a state is named by its identity, which is long.
+    label = name[:12] if name == encoder.identity else name
+    arm = name_for_files(label) if re.match(NAME_PATTERN, name_for_files(label)) else "encoder"
+    raw = {
+        "name": "evaluate",
+        "title": label,
+        "arms": [{"name": arm, "label": label, "encoder": {"pretrained": str(encoder.folder)}}],
+        "corpus": {"libraries": libraries},
+        "tasks": [
+            task.model_copy(update={"protocol": merge_settings(own, task.protocol)})
+            for task in tasks
+        ],
+        "finetuning": finetuning_of(
+            default_rates if learning_rates is None else learning_rates,
+            extend,
+            seeds,
+            protocol=protocol if protocol == PAPER else shared or {},
+        ),
+    }
+    study = Study(parse_config(StudyConfig, raw, where="evaluate"), expanded(root))
+    planned = _plan_tasks(study, encoder, console=console)
+    options = {"--learning-rate": learning_rates, "--extend": extend}
+    if any(task.training.protocol.is_probe for task in planned):
+        for option in (name for name, value in options.items() if value):
+            raise ConfigError(f"train: head has no learning rate; remove {option} or train=head")
+    return plan_study(study, NO_CORPUS, planned, encoders={arm: encoder})
+
+
+def _plan_tasks(study: Study, encoder: LocalModel, *, console: Console) -> tuple[PlannedTask, ...]:
+    """Build the tasks, and check that the model can read them."""
+    limits = model_limits(encoder.folder)
+    tokenizer = own_tokenizer(encoder.folder, limits)
+    resolver = TaskResolver(study, say=say_on(console), longest=limits.longest_input)
+    check = partial(check_lengths, positions=limits.positions, layers=limits.num_layers)
+    # Check all tasks before reading any of them, which may take minutes.
+    outlines = [(task, *task_outline(task.origin)) for task in study.config.tasks]
+    check(
+        ((task.name, kind, resolver.protocol_of(task, needed)) for task, kind, needed in outlines),
+        tokenizer,
+    )
+    planned = resolver.resolve(missing="build", assumed=[])
+    check((task.outline for task in (*planned, *(task.training for task in planned))), tokenizer)
+    return planned
+
+
+def encoder_of(plan: Plan) -> LocalModel:
+    """Return the encoder that a plan evaluates."""
+    [encoder] = (arm.encoder for arm in plan.arms if arm.encoder)
+    return encoder
 
 
 def evaluate_plan(
-    planned: PlannedEvaluation,
+    plan: Plan,
     *,
     convention: Convention,
     num_workers: int,
@@ -40,23 +153,92 @@ def evaluate_plan(
     console: Console,
 ) -> Iterator[Evaluation]:
     """Run the missing fine-tunings of a plan, and yield the evaluation of each task."""
-    if note := few_steps(planned.tasks):
+    if note := few_steps(plan.tasks):
         say_on(console)(note)
-    for evaluations in by_training(planned.tasks):
-        group = planned.group(evaluations)
-        results, name = planned.pinned(group), planned.name
-        record_pin(planned.store, group.id, made_by="evaluate", name=name, results=results)
-        if planned.missing(group, say=say_on(console)):
+    for group in plan.groups:
+        if _missing(plan, group, made_by="evaluate", console=console):
             with computing_on(device):
                 run_finetunings(
-                    planned.job(group),
+                    _job(plan, group),
                     num_workers=num_workers,
                     num_threads=num_threads,
                     console=console,
                 )
-        for task in evaluations:
-            runs = group.runs[task.info.name]
-            yield summarise(planned, task, runs, convention=convention, console=console)
+        for task in group.evaluations:
+            yield _summarise(plan, group, task, convention=convention, console=console)
+
+
+def finetune_grid(
+    plan: Plan, *, scratch: Path, num_workers: int, num_threads: int, console: Console
+) -> tuple[Evaluation, KeptModel]:
+    """Run the missing fine-tunings of one task, and return scores and best model of the grid."""
+    # The best weights are kept while the grid runs. Earlier runs have only scores: if the best is
+    # one of them, it is repeated, which gives the same weights. The caller deletes `scratch`.
+    say = say_on(console)
+    [task], [group] = plan.tasks, plan.groups
+    evaluation = score_grid(
+        plan, scratch=scratch, num_workers=num_workers, num_threads=num_threads, console=console
+    )
+    chosen = best_result(evaluation.results, metric=task.info.metric)
+    if chosen is None:
+        raise TrainingError(f"{task.info.name}: every run diverged; lower the learning rate")
+    kept = find_kept(scratch, learning_rate=chosen.learning_rate, seed=chosen.seed)
+    if kept is None:
+        say(
+            f"the best run (rate {rate(chosen.learning_rate)}, seed {chosen.seed}) is of an "
+            "earlier call, which did not keep its weights; repeating it"
+        )
+        run = next(run for run in group.runs[task.info.name] if run.id == chosen.id)
+        kept = _refit(
+            _job(plan, group), run, scratch=scratch / "again", threads=num_threads, console=console
+        )
+        if difference := _difference(kept, chosen):
+            say(difference)
+    return evaluation, kept
+
+
+def score_grid(
+    plan: Plan, *, scratch: Path | None, num_workers: int, num_threads: int, console: Console
+) -> Evaluation:
+    """Run the missing fine-tunings of one task, and keep weights if there is `scratch`."""
+    [task], [group], say = plan.tasks, plan.groups, say_on(console)
+    missing = _missing(plan, group, made_by="finetune", console=console)
+    say(announcement(task, num_runs=len(group.runs[task.info.name]), num_missing=len(missing)))
+    if missing and group.beyond:
+        say(
+            f"up to {len(group.beyond):,} more follow beyond the grid, while validation chooses an "
+            "end (--extend 0: none)"
+        )
+    if note := few_steps(plan.tasks):
+        say(note)
+    if missing:
+        if task.training.is_trained and not task.training.protocol.is_probe:
+            with compute_threads(num_threads):
+                say(expected_time(plan, len(missing), num_workers=num_workers))
+        job = _job(plan, group).model_copy(update={"keep": scratch})
+        run_finetunings(job, num_workers=num_workers, num_threads=num_threads, console=console)
+    return _summarise(plan, group, task, convention="standard", console=console)
+
+
+def _job(plan: Plan, group: FinetuneGroup) -> FinetuneJob:
+    folder = encoder_of(plan).folder
+    return group.job(tokenizer=folder, encoder=folder)
+
+
+def _missing(plan: Plan, group: FinetuneGroup, *, made_by: str, console: Console) -> list[str]:
+    """Return the runs of a group without a result, after pinning all that it may have."""
+    results = [*group.possible_ids(), *(one.id for one in _floors(plan, group.evaluations))]
+    name = plan.arms[0].config.label if made_by == "evaluate" else ""
+    record_pin(plan.store, group.id, made_by=made_by, name=name, results=results)
+    if other := OtherCode.of(plan.store, results=group.run_ids()):
+        say_on(console)(other.note("another --root"))
+    return group.missing_runs()
+
+
+def _floors(plan: Plan, tasks: Sequence[PlannedTask]) -> list[PlannedBaseline]:
+    [arm] = plan.arms
+    seeds = plan.study.config.finetuning.seeds_of(Seeds())
+    return [*plan_baselines(tasks, {arm.name: vectors_of(arm)}, seeds)]
 
 
 def run_finetunings(
@@ -109,21 +291,22 @@ def _part(job: FinetuneJob) -> WorkItem:
     )
 
 
-def summarise(
-    planned: PlannedEvaluation,
-    task: PlannedTask,
-    runs: Sequence[GridRun],
-    *,
-    convention: Convention,
-    console: Console,
+def _summarise(
+    plan: Plan, group: FinetuneGroup, task: PlannedTask, *, convention: Convention, console: Console
 ) -> Evaluation:
     """Read and verify the results of a task's runs, and estimate its score in percent points."""
-    metric, folder = task.info.metric, planned.store / RESULT.place
-    for run in runs:
-        RESULT.open(folder / run.id, identity=run.id).verify()
-    results = tuple(read_result_record(folder / run.id) for run in runs)
+    metric, store = task.info.metric, Store(plan.store)
+    results = tuple(_verified(store, run.id) for run in group.runs[task.info.name])
     selected = best_per_seed(grid(results, metric=metric))
     score = estimate([entry.test for entry in selected], convention=convention)
+    floors, scores = _floors(plan, [task]), defaultdict[str, list[float]](list)
+    if not all(is_complete(store.folder(RESULT, one.id)) for one in floors):
+        with progress_bar(console, "computing floors and references"):
+            compute_baselines(floors, plan.store, encoder_of(plan).folder)
+    for one in floors:
+        share = (_verified(store, one.id).test or {}).get(metric)
+        if share is not None:  # a plugin's metric may be of models alone
+            scores[one.name].append(100 * share)
     return Evaluation(
         task=task.info,
         metric=metric,
@@ -131,24 +314,126 @@ def summarise(
         estimate=None if score is None else score.in_points,
         selected=tuple(entry.run for entry in selected),
         results=results,
-        folder=folder,
-        other_reading=planned.other_reading(task),
-        baselines=_baselines(planned, task, console=console),
+        folder=plan.store / RESULT.place,
+        other_reading=other_reading(encoder_of(plan).folder, task, setting="--set "),
+        baselines={name: fmean(of) for name, of in scores.items()},
     )
 
 
-def _baselines(
-    planned: PlannedEvaluation, task: PlannedTask, *, console: Console
-) -> dict[str, float]:
-    """Compute the missing floors and references of a task; return their means on test."""
-    every, scores = planned.baselines([task]), defaultdict[str, list[float]](list)
-    folders = [result_folder(planned.store, one.id) for one in every]
-    if not all(map(is_complete, folders)):
-        with progress_bar(console, "computing floors and references"):
-            compute_baselines(every, planned.store, planned.encoder.folder)
-    for one, folder in zip(every, folders, strict=True):
-        RESULT.open(folder, identity=one.id).verify()
-        share = (read_result_record(folder).test or {}).get(task.info.metric)
-        if share is not None:  # a plugin's metric may be of models alone
-            scores[one.name].append(100 * share)
-    return {name: fmean(of) for name, of in scores.items()}
+def _verified(store: Store, identity: str) -> ResultRecord:
+    store.get(RESULT, identity).verify()
+    return read_result_record(store.folder(RESULT, identity))
+
+
+def announcement(task: PlannedTask, *, num_runs: int, num_missing: int) -> str:
+    """Describe the runs of a grid: their number, steps, and passes over the training data."""
+    training = task.training
+    if not training.is_trained:
+        return f"{task.info.name}: zero-shot; the encoder is scored without training"
+    protocol = training.protocol
+    if protocol.is_probe:
+        return f"{task.info.name}: a linear model is fitted on the states of the frozen encoder"
+    num_read = protocol.num_read(training.epoch or 0)
+    noun = KINDS[training.info.kind].facts.trained_unit
+    steps = protocol.num_steps(num_read)
+    passes = steps / math.ceil(num_read / protocol.batch_size)
+    times = "once" if 0.95 <= passes < 1.05 else f"{passes:.2g} times"
+    text = (
+        f"{task.info.name}: {count(num_runs, 'run')}, {num_runs - num_missing} of them finished; "
+        f"each has about {steps:,} steps of {protocol.batch_size} and reads {num_read:,} {noun} "
+        f"{times}"
+    )
+    if steps == protocol.max_steps:
+        text += f"; limited by max_steps={steps} (--set max_steps=...)"
+    return text
+
+
+def expected_time(plan: Plan, num_runs: int, *, num_workers: int) -> str:
+    """Say how long runs of a grid take here at most, from a second of measurement."""
+    training = plan.tasks[0].training
+    precision = "fp32" if training.protocol.precision == "fp32" else "bf16"
+    model = empty_body(encoder_of(plan).folder)
+    body = matrix_weights(model, model.config)
+    weights = 4 * sum(each.numel() for each in model.parameters())  # in fp32
+    flops = run_flops(body, training, EXAMPLE_TOKENS)
+    rounds = math.ceil(num_runs / num_workers)  # of runs at once
+    speed = measure_speed(precision)
+    length = min(EXAMPLE_TOKENS, training.protocol.max_seqlen)
+    time = (
+        f"about {rough_duration(rounds * flops / speed.per_second)} on this machine, measured for "
+        f"a second, if texts have {length} tokens, less if they are shorter; scoring is not "
+        # Weights, gradients and two moments.
+        f"counted; at least {size(4 * weights)} of memory for each run, and {size(weights)} on disk"
+    )
+    return "; ".join(filter(None, (time, precision_advice(precision, speed))))
+
+
+def best_result(results: Iterable[ResultRecord], *, metric: str) -> ResultRecord | None:
+    """Return the run with the best validation score; None if all diverged."""
+    # Ties go to the smaller rate, then to the smaller seed.
+    runs = grid(results, metric=metric)
+    best = min(runs, key=lambda run: (-run.validation, run.rate, run.seed), default=None)
+    return best and best.run
+
+
+def _refit(
+    job: FinetuneJob, run: GridRun, *, scratch: Path, threads: int, console: Console
+) -> KeptModel:
+    with job_bar(console, job.label) as report, compute_threads(threads):
+        job.refit(run, report, keep=partial(keep_best, scratch))
+    kept = find_kept(scratch.parent, learning_rate=run.learning_rate, seed=run.seed)
+    if kept is None:
+        raise TrainingError(
+            f"{job.label}: the run diverged, but it did not before; the machine or its libraries "
+            "have changed: run with another --root to repeat the whole grid"
+        )
+    return kept
+
+
+def _difference(kept: KeptModel, chosen: ResultRecord) -> str | None:
+    """Return a warning if a repeated run has other scores than before."""
+    before = {"validation": chosen.validation, "test": chosen.test}
+    if all(kept.metrics.get(split) == metrics for split, metrics in before.items() if metrics):
+        return None
+    now = kept.metrics.get("test", {}).get(chosen.metric)
+    was = (chosen.test or {}).get(chosen.metric)
+    return (
+        f"the repeated run has other scores (test {chosen.metric} {now}, before {was}): machine, "
+        "libraries or number of threads have changed; the folder has the new scores"
+    )
+
+
+def chosen_tasks(
+    tasks: Iterable[TaskConfig | Path | str],
+    *,
+    overrides: Iterable[str] = (),
+    copies: Path | str | None = None,
+) -> list[TaskConfig]:
+    """Return tasks by name or path, with settings that replace theirs."""
+    settings = parse_overrides(overrides)
+    configs = [
+        task if isinstance(task, TaskConfig) else task_from_text(str(task)) for task in tasks
+    ]
+    names = told_apart([config.name for config in configs], [config.origin for config in configs])
+    chosen = []
+    for config, name in zip(configs, names, strict=True):
+        protocol = merge_settings(config.protocol, settings)
+        changes: dict[str, Any] = {"name": name, "protocol": protocol}
+        if copies is not None:
+            changes["copies"] = Path(copies)
+        chosen.append(config.model_copy(update=changes))
+    return chosen
+
+
+def task_from_text(text: str) -> TaskConfig:
+    """Return the task for a name, a path, or `KIND:PATH`."""
+    kind, path = split_source(text)
+    place = expanded(path)
+    if is_mteb(text):
+        settings = {"name": text.partition(":")[2], "source": text}
+        return parse_config(TaskConfig, settings, where=f"task '{text}'")
+    is_name = kind is None and not place.exists() and not place.suffix
+    settings = {"name": text} if is_name else {"name": name_of(place, kind), "source": text}
+    if kind is not None:
+        settings["name"] = name_in_kind(settings["name"], kind)
+    return parse_config(TaskConfig, settings, where=f"task '{text}'")

@@ -11,7 +11,7 @@ from biphasic.records import STUDY
 from biphasic.study import RESOLVED
 
 if TYPE_CHECKING:
-    from biphasic.study.spec.study import StudyConfig
+    from biphasic.study.settings.study import StudyConfig
 
 _YAML = frozenset({".yaml", ".yml"})
 
@@ -36,7 +36,7 @@ def find_study(target: Path | str | None, root: Path) -> tuple[Path, StudyConfig
     path = Path(target)
     if path.suffix in _YAML:
         # Slow, and not needed for a name.
-        from biphasic.study.spec.load import load_study  # noqa: PLC0415
+        from biphasic.study.settings.load import load_study  # noqa: PLC0415
 
         config = load_study(path)
         return root.resolve() / config.name, config

@@ -16,7 +16,7 @@ from biphasic.locks import LOCK, hold
 from biphasic.plugin_code import look_in
 from biphasic.store import STORE
 from biphasic.study import RESOLVED
-from biphasic.study.spec.study import StudyConfig
+from biphasic.study.settings.study import StudyConfig
 from biphasic.training.recipe import Recipe
 
 _FORMAT = "biphasic.config/1"

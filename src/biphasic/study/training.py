@@ -1,4 +1,4 @@
-"""Training of one recipe, outside of studies."""
+"""Training of one recipe: a study in memory, with one arm and no tasks."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from biphasic.store import STATE, Store, is_trained, read_state_record, state_fo
 from biphasic.study.by_name import link_states, readable_name
 from biphasic.study.gc.pins import EVENT_FILES, record_pin
 from biphasic.study.inputs.corpus import DataPaths
-from biphasic.study.jobs.train import TrainJob
 from biphasic.study.plan.finished import OtherCode
-from biphasic.study.spec.naming import recipe_name
+from biphasic.study.plan.plan import plan_study
+from biphasic.study.settings.arms import ArmConfig, RecipeConfig, recipe_name
+from biphasic.study.settings.study import StudyConfig
+from biphasic.study.study import Study
 from biphasic.tasks.folder import read_description
 from biphasic.tasks.kinds.minimal_pairs import MinimalPairs
 from biphasic.tasks.source import prepare_task
 from biphasic.training.compute import ComputeConfig
-from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
 
 
@@ -71,6 +72,8 @@ def train_recipe(
     store: Path,
     *,
     compute: ComputeConfig,
+    checkpoint_every: int,
+    heldout_every: int,
     console: Console,
     deadline: float = math.inf,
     fresh: bool = False,
@@ -78,30 +81,51 @@ def train_recipe(
 ) -> Path:
     """Train a recipe on a finished corpus, like `pretrain`; `settings` are those of its job."""
     keep_files(store, recipe)
-    say, lineage = say_on(console), Lineage(recipe, paths.open().fingerprint)
-    start = _start(lineage, store, say=say, fresh=fresh)
-    _say_cost(lineage, paths, store, compute, start=start, say=say)
-    job = _pinned_job(lineage, paths, store, start=start, compute=compute, **settings)
-    run_here(job, console=console, deadline=deadline)
-    names = {readable_name(recipe_name(job.recipe), job.id): job.id}
-    link_states(store, "pretrain", names, say=say)
-    trained = state_folder(store, job.id)
+    say, data = say_on(console), paths.open()
+    raw = {
+        "name": "pretrain",
+        "title": "pretrain",
+        "recipe": {name: getattr(recipe, name) for name in RecipeConfig.model_fields},
+        "arms": [ArmConfig(name="pretrain", phases=recipe.phases)],
+        "checkpoint_every": checkpoint_every,
+        "heldout_every": heldout_every,
+        "compute": compute,
+    }
+    study = Study(parse_config(StudyConfig, raw, where="recipe"), store.parent)
+    while True:
+        plan = plan_study(study, data.fingerprint, known=Store(store).walk(STATE))
+        if not (other := OtherCode.of_plan(plan)):
+            break
+        if not fresh:
+            say(other.note())
+            break
+        other.delete(say=say)
+    [segment] = plan.segments
+    is_done = is_trained(store, segment.id)
+    if is_done:
+        Store(store).get(STATE, segment.id).verify()
+    elif not any(store.glob(f"progress/{segment.id}-from-*/step-*")):
+        from biphasic.study.sizing.speed import cost_here  # noqa: PLC0415 - loads torch
+
+        vocab_size = data.tokenizer.vocab_size
+        if text := cost_here(recipe, start=segment.start, vocab_size=vocab_size, compute=compute):
+            say(text)
+    states = filter(None, (segment.id, segment.parent))
+    folders = [paths.train.parent, *paths.corpora]
+    record_pin(store, segment.id, made_by="pretrain", states=states, data=folders)
+    name = readable_name(recipe_name(recipe), segment.id)
+    update = {
+        "label": f"training {0 if is_done else segment.steps} steps",
+        "tensorboard": store / EVENT_FILES / name,
+        **settings,
+    }
+    run_here(
+        segment.job(study, paths).model_copy(update=update), console=console, deadline=deadline
+    )
+    link_states(store, "pretrain", {name: segment.id}, say=say)
+    trained = state_folder(store, segment.id)
     _say_losses(trained, say)
     return trained
-
-
-def _say_cost(
-    lineage: Lineage, paths: DataPaths, store: Path, compute: ComputeConfig, *, start: int, say: Say
-) -> None:
-    """Say what a training costs that is not begun."""
-    from biphasic.study.sizing.speed import cost_here  # noqa: PLC0415 - loads torch
-
-    recipe, identity = lineage.recipe, lineage.identities[-1]
-    if start == recipe.total_steps or any(store.glob(f"progress/{identity}-from-*/step-*")):
-        return
-    vocab_size = paths.open().tokenizer.vocab_size
-    if text := cost_here(recipe, start=start, vocab_size=vocab_size, compute=compute):
-        say(text)
 
 
 def _say_losses(state: Path, say: Say) -> None:
@@ -116,46 +140,3 @@ def _say_losses(state: Path, say: Say) -> None:
         for unit, of_unit in losses.items()
     )
     say(f"trained on {tokens:,} tokens{''.join(heldout)}")
-
-
-def _start(lineage: Lineage, store: Path, *, say: Say, fresh: bool) -> int:
-    """Return the step of the newest state of a lineage; with `fresh`, made by the running code."""
-    identities = lineage.identities
-    while True:
-        states = [is_trained(store, name) for name in identities]
-        start = max((step for step, is_there in enumerate(states) if is_there), default=0)
-        segment = (identities[-1], start if start < len(identities) - 1 else 0)
-        other = OtherCode.of(store, [identities[start]], [segment])
-        if not (other and fresh):
-            break
-        other.delete(say=say)
-    if other:
-        say(other.note())
-    return start
-
-
-def _pinned_job(
-    lineage: Lineage, paths: DataPaths, store: Path, *, start: int, **settings: Any
-) -> TrainJob:
-    """Return the job that trains a lineage from its newest state, which `clean` now keeps."""
-    recipe, identities = lineage.recipe, lineage.identities
-    if start == recipe.total_steps:
-        Store(store).get(STATE, identities[-1]).verify()
-    record_pin(
-        store,
-        identities[-1],
-        made_by="pretrain",
-        states=[identities[step] for step in (-1, *([start] if start else []))],
-        data=[paths.train.parent, *paths.corpora],
-    )
-    return TrainJob(
-        id=identities[-1],
-        label=f"training {recipe.total_steps - start} steps",
-        store=store,
-        data=paths,
-        recipe=recipe,
-        start=start if start < recipe.total_steps else 0,
-        end=recipe.total_steps,
-        tensorboard=store / EVENT_FILES / readable_name(recipe_name(recipe), identities[-1]),
-        **settings,
-    )

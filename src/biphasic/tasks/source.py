@@ -108,12 +108,6 @@ def _of_mteb(source: str, copies: Path | None) -> _Making:
     return _Making(task.metadata.name, determinants, partial(write_mteb, task))
 
 
-def fetched_mteb(source: str, store: Path) -> Path | None:
-    """Return the folder of a task of mteb that was fetched from the hub earlier, if any."""
-    folder = store / "tasks" / _of_mteb(source, None).key
-    return folder if is_complete(folder) else None
-
-
 def split_source(source: str) -> tuple[str | None, str]:
     """Split `KIND:PATH`; without a kind before the first colon, it is all path or name."""
     kind, colon, rest = source.partition(":")

@@ -15,7 +15,7 @@ from biphasic.files import expanded, is_folder
 from biphasic.model.shape import PRESETS, Architecture, PresetName
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phases import MOST_TOKENS, Phase
-from biphasic.plugins import anchored
+from biphasic.plugins import anchored_fields
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.registry import AnyOptimizer
 from biphasic.training.timeline import PlacedPhase, check_phases, check_step_size, place_phases
@@ -83,10 +83,7 @@ class RecipeSettings(Config):
 
     def anchored(self, folder: Path) -> Self:
         """Return the settings with relative paths resolved against their file's folder."""
-        settings = anchored(self, folder)
-        if not isinstance(self.model, PretrainedModel):
-            return settings
-        return settings.model_copy(update={"model": self.model.anchored(folder)})
+        return anchored_fields(self, folder)
 
 
 class Recipe(RecipeSettings):

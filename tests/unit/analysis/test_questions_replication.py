@@ -11,7 +11,7 @@ from biphasic.analysis.page.evidence import study_answers
 from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import study_scores
 from biphasic.study.run.record import question_records
-from biphasic.study.spec.load import load_study
+from biphasic.study.settings.load import load_study
 
 CHECKOUT = Path(__file__).parents[3]
 PAGE = CHECKOUT / "evidence/replication/README.md"

@@ -46,7 +46,7 @@ found = biphasic.plugin.list().sentences + biphasic.plugin.check("mine.py").sent
 was_done: bool = biphasic.job.run(biphasic.job.show("identity").id).was_done
 findings = biphasic.site.check(biphasic.site.init(partition="cpu")).frame
 planned = biphasic.plan("study.yaml", rate=1e12, overrides=["title=Mine"])
-svg: str = planned.drawing()
+mermaid: str = planned.graph()
 lines: tuple[str, ...] = biphasic.diff("a.yaml", "b.yaml").sentences
 properties: object = biphasic.schema()["properties"]
 registered: str = biphasic.register("study.yaml", spread=0.5).to_markdown()

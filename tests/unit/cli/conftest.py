@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from biphasic.cli import main as module
-from biphasic.study.sizing import here
+from biphasic.study.sizing import estimate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
@@ -19,7 +19,7 @@ def run(request, monkeypatch, capsys, tmp_path) -> Callable[..., tuple[int, str,
     """Run a command in an empty folder; a test file names the first words as COMMAND."""
     first = getattr(request.module, "COMMAND", ())
     # Measured in a process of its own, which imports torch.
-    monkeypatch.setattr(here, "speed_here", lambda _: here.Speed(2e9, 2))
+    monkeypatch.setattr(estimate, "speed_here", lambda _: estimate.Speed(2e9, 2))
 
     def call(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["biphasic", *first, *map(str, arguments)])

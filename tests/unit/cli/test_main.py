@@ -143,7 +143,7 @@ def interrupt(*_, **__):
 
 @pytest.mark.parametrize("interrupted", [interrupt, build_validator_of_an_interrupting_value])
 def test_an_interrupted_run_prints_how_to_resume(run, monkeypatch, interrupted):
-    monkeypatch.setattr("biphasic.study.spec.load.load_study", interrupted)
+    monkeypatch.setattr("biphasic.study.settings.load.load_study", interrupted)
     assert run("study", "run", "any.yaml") == (130, "", "interrupted; run again to resume\n")
 
 

@@ -219,7 +219,7 @@ SCENARIOS: dict[str, list[str | Place]] = {
         "pairs build bad.csv --out x", "pairs inspect none",
     ],
     "study": [
-        studies, "study plan smoke.yaml --graph smoke.svg --rate 1e9", "study plan smoke.yaml",
+        studies, "study plan smoke.yaml --graph smoke.mmd --rate 1e9", "study plan smoke.yaml",
         "study plan smoke.yaml --set 'finetuning.seeds=[0, 1, 2]'",
         "study diff smoke.yaml mine.yaml", "study plan none.yaml",
         "study diff smoke.yaml none.yaml", "study plan none.yaml --graph plan.png",

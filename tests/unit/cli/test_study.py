@@ -10,7 +10,7 @@ import pytest
 import torch
 from fake_study import ARMS, TASKS, FakeStudy
 
-from biphasic.study.sizing import here
+from biphasic.study.sizing import estimate
 
 COMMAND = ["study"]
 
@@ -18,7 +18,7 @@ STUDIES = Path(__file__).parents[3] / "studies"
 
 
 def test_without_a_rate_a_plan_is_for_this_machine(run, monkeypatch):
-    monkeypatch.setattr(here, "speed_here", lambda _: here.Speed(2e9, 3, "fp32 is faster"))
+    monkeypatch.setattr(estimate, "speed_here", lambda _: estimate.Speed(2e9, 3, "fp32 is faster"))
     _, plan, _ = run("plan", STUDIES / "smoke.yaml")
     assert "Hours here, 3 jobs at once, 2e+09 FLOP/s each, measured for a second" in plan
     assert "--rate 2e9" not in plan
@@ -31,7 +31,7 @@ def test_without_a_rate_a_plan_is_for_this_machine(run, monkeypatch):
 
 
 def test_a_plan_as_json_is_nothing_but_json(run):
-    code, out, _ = run("plan", STUDIES / "smoke.yaml", "--json", "--graph", "smoke.svg")
+    code, out, _ = run("plan", STUDIES / "smoke.yaml", "--json", "--graph", "smoke.mmd")
     assert code == 0
     plan = json.loads(out)
     assert plan["rate"] == 2e9

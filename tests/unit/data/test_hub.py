@@ -23,7 +23,7 @@ from biphasic.data.text.hub import find_copy, hub_fingerprint, open_hub, resolve
 from biphasic.data.text.sources import SourceConfig, read_documents
 from biphasic.errors import DataError
 from biphasic.hub import quiet
-from biphasic.study.run.prepare import prepare_study
+from biphasic.study.resolve import resolve
 from biphasic.study.study import Study
 from mini_study import flip
 from tiny_study import mlm, tiny_study
@@ -374,7 +374,7 @@ def prepared_study(folder):
     corpus = {"sources": ["hf:a/b?revision=v1"], "vocab_size": 300, "heldout_fraction": 0.2}
     study = Study(tiny_study({"name": "a", "phases": [mlm(1)]}, corpus=corpus), folder)
     folder.mkdir()
-    prepare_study(study, console=Console(quiet=True))
+    resolve(study, missing="build", console=Console(quiet=True))
     [record] = folder.glob("store/data/*/built.json")
     return json.loads(record.read_text())["origin"]["sources"][0]["revision"]
 

@@ -12,10 +12,9 @@ from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.plugin_code import look_in
 from biphasic.plugins import find_plugin, keep_files
 from biphasic.study.plan.diff import difference_lines
-from biphasic.study.spec.arms import read_recipe
-from biphasic.study.spec.load import load_study
-from biphasic.study.spec.naming import arm_name, recipe_name
-from biphasic.study.spec.tuned_rates import ObjectiveRate
+from biphasic.study.settings.arms import arm_name, read_recipe, recipe_name
+from biphasic.study.settings.load import load_study
+from biphasic.study.settings.tuned_rates import ObjectiveRate
 from biphasic.study.study import Study
 from biphasic.study.tune.trials import plan_tuning, trial_study
 from biphasic.training.lineage import Lineage
@@ -198,8 +197,10 @@ def test_axes_of_a_study_name_files_and_a_diff_names_the_code(path, tmp_path):
     second = load_study(study_file(other))
     lines = [*difference_lines(plan_of(first), plan_of(second), "first", "second")]
     codes = [study.arms[2].phases[1].plugin.code[:12] for study in (first, second)]
-    reason = f"objective.plugin.code: {codes[0]} -> {codes[1]}"
-    assert f"pico-clm-2-stride-5: differs after step 2: {reason}" in lines
+    [line] = (
+        line for line in lines if line.startswith("pico-clm-2-stride-5: differs after step 2")
+    )
+    assert all(code in line for code in codes)
 
 
 MOMENTUM = page_code("Momentum")

@@ -14,7 +14,7 @@ from biphasic.data.corpus import Corpus
 from biphasic.errors import ConfigError, DataError
 from biphasic.plugins import load_pinned, shown
 from biphasic.study.inputs.corpus import locate_corpus
-from biphasic.study.plan.preview import preview_study
+from biphasic.study.resolve import resolve
 from biphasic.study.study import Study
 from biphasic.testing import SourceRules, check_source
 from plugin_files import PAGE, forget_plugins, page_code
@@ -132,7 +132,7 @@ def test_a_finished_corpus_is_found_whatever_the_origin_is_made_of(spec, tmp_pat
 def assumed_for(config, root):
     """Return what a plan of a study of this corpus assumes."""
     study = Study(tiny_study({"name": "a", "phases": [clm(2)]}, corpus=config), root)
-    return preview_study(study).assumed
+    return resolve(study, missing="placeholder").plan.assumed
 
 
 def test_a_plan_says_which_code_of_a_source_was_edited(spec, tmp_path):

@@ -16,7 +16,7 @@ from biphasic.store import complete_folder
 if TYPE_CHECKING:
     from biphasic.study.inputs.corpus import DataPaths
     from biphasic.study.inputs.tasks import PlannedTask
-    from biphasic.study.spec.study import StudyConfig
+    from biphasic.study.settings.study import StudyConfig
     from biphasic.training.data import TrainingData
 
 
@@ -59,13 +59,13 @@ def make_task() -> Callable[..., Path]:
 def locate(tasks_folder: Path) -> Callable[..., tuple[PlannedTask, ...]]:
     """Return what finds a study's tasks: `locate(config)`, those below `tasks_folder`."""
     from biphasic.study.inputs import tasks as task_inputs
-    from biphasic.study.run.prepare import locate_tasks
     from biphasic.study.study import Study
 
     def find(config: StudyConfig, folder: Path = tasks_folder) -> tuple[PlannedTask, ...]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(task_inputs, "prepare_builtin_tasks", lambda *_, **__: folder)
-            return locate_tasks(Study(config, folder), say=print)
+            resolver = task_inputs.TaskResolver(Study(config, folder), say=print)
+            return resolver.resolve(missing="build", assumed=[])
 
     return find
 

@@ -18,13 +18,13 @@ import biphasic
 from biphasic import evaluate, evaluate_all, pretrain, run_study
 from biphasic.data.tokens.tokenizer import train_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
-from biphasic.evaluation.plan import chosen_tasks, plan_evaluation
+from biphasic.evaluation.evaluate import chosen_tasks, plan_evaluation
 from biphasic.export.card import corpora_of
 from biphasic.export.source import open_source
 from biphasic.progress import progress_console
 from biphasic.study.inputs import corpus
+from biphasic.study.settings.study import StudyConfig, TaskConfig
 from biphasic.study.sizing import speed
-from biphasic.study.spec.study import StudyConfig, TaskConfig
 from biphasic.tasks import encoding
 from tiny_use import write_jsonl
 
@@ -219,7 +219,8 @@ def test_a_job_does_not_score_a_model_that_was_changed_since(plain_model, task, 
     planned = plan_evaluation(
         plain_model, chosen_tasks([task]), **settings, extend=None, libraries=None, revision=None
     )
-    job = planned.job(planned.group(planned.tasks))
+    [group] = planned.groups
+    job = group.job(tokenizer=plain_model, encoder=plain_model)
     config = plain_model / "tokenizer_config.json"
     config.write_text(config.read_text() + " ")
     with pytest.raises(CheckpointError, match=r"another model than .*; run the command"):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from biphasic.errors import ConfigError
-from biphasic.study.spec import axes
-from biphasic.study.spec.study import StudyConfig
+from biphasic.study.settings import arms as arms_module
+from biphasic.study.settings.study import StudyConfig
 from tiny_study import clm, mlm, tiny_study
 
 
@@ -230,7 +230,7 @@ def test_many_arms_are_refused_before_they_are_looked_at(monkeypatch):
     many = [{"name": "a", "nonsense": 1}] * 10_001
     with pytest.raises(ConfigError, match=r"arms: 10,001 arms, .* 10,000"):
         study(*many)
-    monkeypatch.setattr(axes, "MOST_ARMS", 10)
+    monkeypatch.setattr(arms_module, "MOST_ARMS", 10)
     seeds = {"recipe.seeds.init_seed": [*range(4)]}
     arms = [{"recipe": {"seeds": {"data_seed": n}}, "axes": seeds} for n in range(9)]
     with pytest.raises(ConfigError, match=r"arms\.0 to arms\.2: 12 arms"):

@@ -11,7 +11,7 @@ from biphasic.errors import ConfigError
 from biphasic.model.loading.hub import LocalModel
 from biphasic.records import ResultRecord
 from biphasic.store import read_result_record, result_folder
-from biphasic.study.plan.baselines import compute_baselines
+from biphasic.study.plan.finetuning import compute_baselines
 from biphasic.study.plan.finished import plan_notes
 from biphasic.study.run.record import question_records
 from tiny_study import GROUND, clm, plan_of, tiny_study

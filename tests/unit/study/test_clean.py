@@ -19,9 +19,9 @@ from biphasic.store import is_complete
 from biphasic.study.by_name import link_states, readable_name
 from biphasic.study.gc.clean import clean
 from biphasic.study.gc.pins import read_pins, record_pin
-from biphasic.study.plan.preview import preview_study
+from biphasic.study.resolve import resolve
 from biphasic.study.run.record import settings_digest
-from biphasic.study.spec.study import StudyConfig
+from biphasic.study.settings.study import StudyConfig
 from biphasic.study.study import Study
 from small_root import fake_checkpoint, fake_result, fake_state, study_of
 
@@ -213,7 +213,9 @@ def test_pretraining_of_no_study_is_not_lost_by_surprise(root, store):
 
 
 def test_floors_and_references_of_studies_stay_and_orphaned_ones_go(root, store):
-    baselines = {one.id for one in preview_study(Study.saved(root / "one")).baselines}
+    baselines = {
+        one.id for one in resolve(Study.saved(root / "one"), missing="placeholder").plan.baselines
+    }
     assert len(baselines) == 2
     for identity in (*baselines, "of-no-study"):
         if not is_complete(store / "finetunes" / identity):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from biphasic.errors import ConfigError
-from biphasic.study.spec.study import TaskConfig, anchor_source, deciding_metric
+from biphasic.study.settings.study import TaskConfig, anchor_source, deciding_metric
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import TaskInfo
 from tiny_study import clm, mlm, tiny_study
@@ -207,7 +207,7 @@ def test_families_are_objectives_in_order(phases, family):
 
 
 def test_every_setting_of_a_recipe_is_one_of_the_study_or_the_arm():
-    from biphasic.study.spec.study import RecipeConfig
+    from biphasic.study.settings.study import RecipeConfig
     from biphasic.training.recipe import Recipe
 
     assert set(Recipe.model_fields) == {*RecipeConfig.model_fields, "phases"}

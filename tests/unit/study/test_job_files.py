@@ -13,10 +13,11 @@ from biphasic.errors import ConfigError, DataError, LockHeldError
 from biphasic.execution.job import save_job
 from biphasic.files import PARTIAL, write_json
 from biphasic.locks import lock_work
-from biphasic.study.jobs.corpus import CorpusJob
+from biphasic.study.inputs.corpus import CorpusJob
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.study.run.jobs import load_job
-from biphasic.study.run.report import ReportJob
+from biphasic.study.run.record import ReportJob
+from biphasic.study.run.run import missing_work
 from biphasic.tasks.protocol import FinetuneProtocol
 from small_root import prepare, study_of, write_texts
 
@@ -140,7 +141,8 @@ def test_studies_with_other_seeds_leave_each_other_s_jobs(root, tmp_path, make_t
     def made(name, seeds):
         finetuning = {"seeds": seeds, "learning_rates": [1e-4], "protocol": {"max_seqlen": 32}}
         config = study_of(texts, task, name=name, finetuning=finetuning)
-        return prepare(config, root).missing_work()[-1].make()
+        study = prepare(config, root)
+        return missing_work(study.plan, study.paths)[-1].make()
 
     one, other = made("first", [3]), made("second", [3, 4])
     for each in (one, other):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from biphasic.errors import CheckpointError
-from biphasic.evaluation.best import best_result
+from biphasic.evaluation.evaluate import best_result
 from biphasic.records import ResultRecord
 from biphasic.study.jobs.keep import find_kept, keep_best
 from biphasic.tasks.finetune import FinetuneRun, TrainedModel

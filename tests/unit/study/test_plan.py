@@ -11,7 +11,7 @@ from biphasic.errors import CheckpointError, ConfigError
 from biphasic.store import complete_folder
 from biphasic.study.plan.finetuning import check_lengths
 from biphasic.study.plan.finished import Finished, plan_notes
-from biphasic.study.run.prepare import check_inputs
+from biphasic.study.resolve import check_inputs
 from biphasic.training.lineage import DataFingerprint
 from tiny_study import GROUND, clm, mlm, plan_of, tiny_study
 

@@ -20,13 +20,13 @@ from biphasic.pydocs.documents import LIBRARIES, Document
 from biphasic.pydocs.tasks import BUILTIN_TASKS
 from biphasic.study.inputs import corpus as module
 from biphasic.study.inputs.corpus import (
+    CorpusJob,
     builtin_tasks_folder,
     corpus_settings,
     locate_corpus,
     prepare_builtin_tasks,
     prepare_corpus,
 )
-from biphasic.study.jobs.corpus import CorpusJob
 from biphasic.study.run.jobs import load_job
 from families import tiny_config
 from tiny_use import write_model

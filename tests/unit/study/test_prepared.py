@@ -10,9 +10,9 @@ from biphasic.files import read_json, write_json
 from biphasic.store import complete_folder
 from biphasic.study.plan.cost import state_bytes
 from biphasic.study.plan.finished import Finished, outdated_arms
-from biphasic.study.run.prepare import check_disk
 from biphasic.study.run.record import study_record
-from biphasic.study.spec.load import load_study
+from biphasic.study.run.run import check_disk
+from biphasic.study.settings.load import load_study
 from biphasic.study.study import Study
 from small_root import prepare
 from tiny_study import GROUND, plan_of

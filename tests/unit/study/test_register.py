@@ -10,8 +10,8 @@ from biphasic.analysis.page.markdown import registration_page
 from biphasic.errors import ConfigError, DataError, LockHeldError
 from biphasic.locks import LOCK, hold
 from biphasic.registration import read_registrations
+from biphasic.study.run.record import write_study_report
 from biphasic.study.run.register import Registered, could_register, register_study
-from biphasic.study.run.report import write_study_report
 from biphasic.study.study import Study
 from small_root import QUIET, fake_result, fake_state, prepare, study_of, write_texts
 from tiny_study import clm

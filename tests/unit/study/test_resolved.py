@@ -9,10 +9,9 @@ import yaml
 
 from biphasic.config import load_config, load_settings
 from biphasic.errors import DataError
-from biphasic.evaluation.plan import task_from_text
+from biphasic.evaluation.evaluate import task_from_text
 from biphasic.plugins import load_pinned
-from biphasic.study.spec.load import load_study
-from biphasic.study.spec.resolved import evaluation_text, study_text
+from biphasic.study.settings.load import evaluation_text, load_study, study_text
 from biphasic.training.recipe import Recipe
 
 STUDIES = sorted((Path(__file__).parents[3] / "studies").glob("*.yaml"))

@@ -8,9 +8,9 @@ import pytest
 
 from biphasic.errors import ConfigError
 from biphasic.model.loading.hub import LocalModel
-from biphasic.study.plan.preview import preview_study
 from biphasic.study.plan.summary import plan_lines, summarise_plan
-from biphasic.study.spec.study import FinetuningConfig
+from biphasic.study.resolve import resolve
+from biphasic.study.settings.study import FinetuningConfig
 from biphasic.study.study import Study
 from biphasic.training.recipe import Seeds
 from tiny_study import GROUND, clm, mlm, plan_of, tiny_study
@@ -124,7 +124,7 @@ def test_results_of_listed_seeds_keep_their_identities(locate):
 )
 def test_the_plan_names_what_runs_vary(tmp_path, axes, line):
     config = tiny_study({"phases": [clm(8)], "axes": axes}, tasks=[])
-    plan = preview_study(Study(config, tmp_path))
+    plan = resolve(Study(config, tmp_path), missing="placeholder").plan
     summary = summarise_plan(plan)
     assert line in [*plan_lines(summary, plan, rate=1e12, example_tokens=64)]
 
@@ -133,7 +133,7 @@ def test_arms_that_attend_differently_are_no_runs_of_one_recipe(tmp_path):
     arm = {"phases": [clm(8)], "axes": {"attention": ["causal", "bidirectional"]}}
     config = tiny_study(arm, tasks=[])
     assert [one.name for one in config.arms] == ["pico-clm-8-causal", "pico-clm-8-bidirectional"]
-    plan = preview_study(Study(config, tmp_path))
+    plan = resolve(Study(config, tmp_path), missing="placeholder").plan
     lines = plan_lines(summarise_plan(plan), plan, rate=1e12, example_tokens=64)
     assert not [line for line in lines if line.startswith("Runs")]
 

@@ -12,7 +12,7 @@ import tiny_study
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
 from biphasic.study.plan.tree import StateTree, expand
-from biphasic.study.spec.study import StudyConfig
+from biphasic.study.settings.study import StudyConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
 from tiny_study import clm, mlm

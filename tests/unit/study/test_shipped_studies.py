@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from biphasic.study.plan.plan import Plan
-from biphasic.study.plan.preview import preview_study
 from biphasic.study.plan.summary import PlanSummary, summarise_plan
-from biphasic.study.spec.load import load_study
+from biphasic.study.resolve import resolve
+from biphasic.study.settings.load import load_study
 from biphasic.study.study import Study
 
 ROOT = Path(__file__).parents[3]
@@ -20,7 +20,7 @@ ACCOUNTING = ROOT.parent / "shared" / "paper" / "accounting.json"
 
 def planned(name: str, root: Path) -> tuple[Plan, PlanSummary]:
     config = load_study(ROOT / "studies" / f"{name}.yaml")
-    plan = preview_study(Study(config, root))
+    plan = resolve(Study(config, root), missing="placeholder").plan
     return plan, summarise_plan(plan)
 
 

@@ -19,8 +19,8 @@ from biphasic.model.compute.layers import recompute_activations
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.shape import KEPT_KEYS, PRESETS, Architecture
 from biphasic.study.plan.cost import Parameters, parameters_of, state_bytes
+from biphasic.study.sizing.estimate import DEVICES, choose_device
 from biphasic.study.sizing.memory import MARGIN, PROCESS_BYTES, PassShape, Training
-from biphasic.study.sizing.result import DEVICES, choose_device
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.muon import Muon
 from biphasic.training.recipe import Recipe

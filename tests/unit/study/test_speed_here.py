@@ -6,24 +6,23 @@ import pytest
 
 from biphasic.config import parse_config
 from biphasic.errors import StudyError
-from biphasic.evaluation import best
-from biphasic.evaluation.best import expected_time
-from biphasic.evaluation.plan import PlannedEvaluation
-from biphasic.model.checks.limits import ModelLimits
+from biphasic.evaluation import evaluate
+from biphasic.evaluation.evaluate import expected_time
 from biphasic.model.compute.products import products
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.loading.hub import LocalModel
 from biphasic.model.shape import PRESETS
 from biphasic.study.inputs.tasks import PlannedTask
-from biphasic.study.sizing import here, speed
-from biphasic.study.sizing.estimate import least_memory
-from biphasic.study.sizing.here import speed_here
+from biphasic.study.plan.plan import NO_CORPUS, plan_study
+from biphasic.study.sizing import estimate, speed
+from biphasic.study.sizing.estimate import least_memory, speed_here
 from biphasic.study.sizing.speed import Measured, measure_speed
-from biphasic.study.spec.study import FinetuningConfig
+from biphasic.study.study import Study
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import TaskInfo
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
+from tiny_study import tiny_study
 
 
 def test_speed_is_the_flops_of_a_pass_over_its_time(monkeypatch, one_thread, tmp_path):
@@ -65,7 +64,7 @@ def test_another_process_measures(monkeypatch):
         seen.update(settings, command=command)
         return Done
 
-    monkeypatch.setattr(here.subprocess, "run", run)
+    monkeypatch.setattr(estimate.subprocess, "run", run)
     assert speed_here("bf16") == (1.5e10, 2, "")
     assert seen["command"][1:] == ["-m", speed.__name__, "bf16"]
     assert seen["env"]["OMP_NUM_THREADS"] == "1"
@@ -88,7 +87,7 @@ def test_a_failed_measurement_is_one_line(monkeypatch):
     class Failed:
         returncode, stdout, stderr = 1, "", "Traceback\nImportError: no torch\n"
 
-    monkeypatch.setattr(here.subprocess, "run", lambda *_, **__: Failed)
+    monkeypatch.setattr(estimate.subprocess, "run", lambda *_, **__: Failed)
     with pytest.raises(StudyError, match=r"\(ImportError: no torch\); give --rate"):
         speed_here("fp32")
 
@@ -194,11 +193,14 @@ def test_fine_tuning_says_how_long_it_takes_at_most(monkeypatch, tmp_path, worke
         TaskInfo("t", "sc", "T", "accuracy", "0" * 64),
         folder=tmp_path, protocol=protocol, num_examples={"train": 320}, epoch=320,
     )  # fmt: skip
-    encoder, limits = LocalModel(tmp_path, "0" * 64, None), ModelLimits(256, 256, 8192)
-    plan = PlannedEvaluation("m", encoder, limits, (task,), FinetuningConfig(), tmp_path)
+    study = Study(tiny_study({"name": "m", "encoder": {"pretrained": "m"}}), tmp_path)
+    encoders = {"m": LocalModel(tmp_path, "0" * 64, None)}
+    plan = plan_study(study, NO_CORPUS, (task,), encoders=encoders)
     body = 4 * (4 * 192 * 192 + 3 * 192 * 512)
-    monkeypatch.setattr(best, "precision_advice", lambda *_: "fp32 is faster")
-    monkeypatch.setattr(best, "measure_speed", lambda _: Measured(6 * body * 10 * 32 * 64 / 40, 1))
+    monkeypatch.setattr(evaluate, "precision_advice", lambda *_: "fp32 is faster")
+    monkeypatch.setattr(
+        evaluate, "measure_speed", lambda _: Measured(6 * body * 10 * 32 * 64 / 40, 1)
+    )
     # Three runs of ten steps of 32, 40 seconds each; with two workers, two of them run at once.
     assert expected_time(plan, 3, num_workers=workers) == (
         f"about {message} on this machine, measured for a second, if texts have 64 tokens, less if "

@@ -24,6 +24,7 @@ from biphasic.study.plan.cost import group_flops, segment_cost
 from biphasic.study.plan.summary import summarise_plan
 from biphasic.study.run import control
 from biphasic.study.run.control import cancel_study, retry_jobs
+from biphasic.study.run.run import missing_work
 from biphasic.study.status import record as record_module
 from biphasic.study.status.record import (
     ArmProgress,
@@ -125,7 +126,7 @@ def test_arms_that_were_trained_apart_need_no_state_where_they_branch(root, tmp_
     for group in study.plan.groups:
         for name in group.run_ids():
             fake_result(root / "store", name, state=group.state)
-    assert study.missing_work() == []
+    assert missing_work(study.plan, study.paths) == []
     summary = summarise_plan(study.plan)
     assert (summary.left.steps, summary.done.steps) == (0, summary.shared.steps)
     status = study_status(root / "two")

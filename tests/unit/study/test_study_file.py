@@ -8,8 +8,8 @@ import shutil
 import pytest
 
 from biphasic.errors import ConfigError
-from biphasic.study.spec import load as study_file
-from biphasic.study.spec.load import load_study
+from biphasic.study.settings import load as study_file
+from biphasic.study.settings.load import load_study
 from biphasic.study.study import Study
 
 BASE = """

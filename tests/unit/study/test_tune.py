@@ -11,7 +11,7 @@ import pytest
 import biphasic
 from biphasic.errors import BiphasicError, DivergedError, StoppedError, StudyError
 from biphasic.execution.scheduler import Failure
-from biphasic.study.plan.preview import preview_study
+from biphasic.study.resolve import resolve
 from biphasic.study.run.run import StudyOutcome
 from biphasic.study.study import Study
 from biphasic.study.tune import search as tune
@@ -63,7 +63,7 @@ def fail(tuned, tmp_path):
 
     def run(error: BiphasicError, *, start: int) -> dict[str, str]:
         def run_study(study: Study, **_: Any) -> StudyOutcome:
-            segments = preview_study(study).segments
+            segments = resolve(study, missing="placeholder").plan.segments
             (failed,) = [
                 s for s in segments if s.start == start and s.arm.name == "pico-clm-lr1000"
             ]

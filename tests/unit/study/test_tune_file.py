@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from biphasic.config import load_settings
-from biphasic.study.spec.load import load_study
-from biphasic.study.spec.study import StudyConfig
-from biphasic.study.spec.tuned_rates import ArmRate, ObjectiveRate, TunedRate
+from biphasic.study.settings.load import load_study
+from biphasic.study.settings.study import StudyConfig
+from biphasic.study.settings.tuned_rates import ArmRate, ObjectiveRate, TunedRate
 from biphasic.study.tune.search import rates_file, write_rates
 
 ROOT = Path(__file__).parents[3]

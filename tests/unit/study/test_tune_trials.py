@@ -9,11 +9,10 @@ import pytest
 
 from biphasic import tune
 from biphasic.errors import ConfigError
-from biphasic.study.spec.load import load_study
-from biphasic.study.spec.study import StudyConfig
+from biphasic.study.settings.load import load_study
+from biphasic.study.settings.study import StudyConfig
 from biphasic.study.tune.search import first_rates
-from biphasic.study.tune.text import differing_arms, plan_lines
-from biphasic.study.tune.trials import plan_tuning, trial_study
+from biphasic.study.tune.trials import differing_arms, plan_lines, plan_tuning, trial_study
 from tiny_study import plan_of, tiny_study
 
 STUDIES = Path(__file__).parents[3] / "studies"

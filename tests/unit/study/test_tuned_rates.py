@@ -8,10 +8,10 @@ import pytest
 
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
-from biphasic.study.plan.preview import preview_study
 from biphasic.study.plan.summary import plan_lines, summarise_plan
-from biphasic.study.spec.study import StudyConfig
-from biphasic.study.spec.tuned_rates import ArmRate
+from biphasic.study.resolve import resolve
+from biphasic.study.settings.study import StudyConfig
+from biphasic.study.settings.tuned_rates import ArmRate
 from biphasic.study.study import Study
 from biphasic.training.lineage import Lineage
 from tiny_study import GROUND, clm, mlm, tiny_study
@@ -98,7 +98,7 @@ def test_a_rate_that_no_arm_uses_is_noted():
 
 def test_plans_say_which_rates_are_tuned(tmp_path):
     config = study(tuned_rates=RATES)
-    plan = preview_study(Study(config, tmp_path))
+    plan = resolve(Study(config, tmp_path), missing="placeholder").plan
     summary = summarise_plan(plan)
     printed = plan_lines(summary, plan, rate=1e9, example_tokens=9)
     lines = {line.split()[0]: line for line in printed if line}

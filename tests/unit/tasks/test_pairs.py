@@ -21,7 +21,7 @@ import biphasic
 from biphasic.data.pairs.folder import BuiltPairs, Pair, Pairs
 from biphasic.data.text.files import SourceDocument
 from biphasic.errors import CheckpointError, ConfigError, DataError
-from biphasic.evaluation.plan import chosen_tasks
+from biphasic.evaluation.evaluate import chosen_tasks
 from biphasic.tasks.pairs import build
 from biphasic.tasks.pairs.build import document_pairs, table_pairs
 from biphasic.tasks.pairs.enrich import mine, teach

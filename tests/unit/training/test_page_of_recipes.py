@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from biphasic.config import parse_config
-from biphasic.study.spec.study import StudyConfig
+from biphasic.study.settings.study import StudyConfig
 from biphasic.training.recipe import Recipe
 from record_recipes import PAGE, page, unit_of
 

@@ -19,9 +19,8 @@ from biphasic.amounts import rate
 from biphasic.data.packing import Batching, TokenIds
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
-from biphasic.evaluation.best import finetune_grid, score_grid
-from biphasic.evaluation.evaluate import Evaluation
-from biphasic.evaluation.plan import PlannedEvaluation
+from biphasic.evaluation.evaluate import encoder_of, finetune_grid, score_grid
+from biphasic.evaluation.result import Evaluation
 from biphasic.export.card import write_fitted_card
 from biphasic.export.finetuned.forms import WrittenForm, forms_of
 from biphasic.export.hf import pair_ids, write_sentence_transformers, write_tokenizer
@@ -37,6 +36,7 @@ from biphasic.progress import progress_bar, say_on
 from biphasic.shown import Shown
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.keep import KeptModel
+from biphasic.study.plan.plan import Plan
 from biphasic.tasks.encoding import Encoder, FinetunedModel, encode_texts, mean_pool
 from biphasic.tasks.finetuned import HEAD_FORMAT, HEAD_RECORD, load_finetuned, read_head
 from biphasic.tasks.folder import load_task
@@ -190,7 +190,7 @@ class FinetunedFolder(Shown):
 
 
 def write_best(
-    plan: PlannedEvaluation, out: Path, *, model: str, console: Console, **computing: int
+    plan: Plan, out: Path, *, model: str, console: Console, **computing: int
 ) -> FinetunedFolder:
     """Fine-tune over the grid of a plan and write the best model; cards call its encoder `model`.
 
@@ -199,9 +199,9 @@ def write_best(
     _check_probe(plan.tasks[0])
     inputs = {
         "command": "finetune",
-        "model": plan.encoder.identity,
+        "model": encoder_of(plan).identity,
         "task": plan.tasks[0].info.name,
-        "runs": list(plan.group(plan.tasks).possible_ids()),
+        "runs": list(plan.groups[0].possible_ids()),
     }
     if note := find_made(out, inputs):
         say_on(console)(f"{out}: already made from the same model, task and settings")
@@ -213,7 +213,7 @@ def write_best(
 
 def _make(
     out: Path,
-    plan: PlannedEvaluation,
+    plan: Plan,
     inputs: Mapping[str, Any],
     *,
     model: str,
@@ -221,9 +221,9 @@ def _make(
     **computing: int,
 ) -> FinetunedFolder:
     """Fine-tune over the grid, and write and check the best model, which cards call `model`."""
-    [planned] = plan.tasks
+    [planned], encoder = plan.tasks, encoder_of(plan).folder
     protocol = planned.training.protocol
-    tokenizer, task = TextTokenizer.load(plan.encoder.folder), load_task(planned.folder)
+    tokenizer, task = TextTokenizer.load(encoder), load_task(planned.folder)
     texts = KINDS[planned.info.kind].examples.sample(task, most=NUM_EXAMPLES)
     sequences = example_sequences(texts, tokenizer, max_seqlen=protocol.max_seqlen)
     # Beside `out`, where there is space for weights.
@@ -232,7 +232,10 @@ def _make(
         with progress_bar(console, "checking that transformers can run the model"):
             check_tokenizer(tokenizer, texts, max_seqlen=protocol.max_seqlen, scratch=scratch)
             check_states(
-                plan.encoder.folder, sequences, pad_id=tokenizer.pad_id, batching=protocol.batching
+                encoder,
+                sequences,
+                pad_id=tokenizer.pad_id,
+                batching=protocol.batching,
             )
         evaluation, kept = finetune_grid(
             plan, scratch=scratch / "weights", console=console, **computing
@@ -243,7 +246,7 @@ def _make(
             progress_bar(console, "writing the best model and checking it with transformers alone"),
             new_folder(out) as partial,
         ):
-            forms = forms_of(plan.encoder.folder, kept.body, kept.head, draft, tokenizer)
+            forms = forms_of(encoder, kept.body, kept.head, draft, tokenizer)
             record, difference = write_model(partial, forms, draft, tokenizer, sequences)
             write_fitted_card(partial, record, name=out.name, difference=difference)
             sign(partial, inputs, difference=difference)
@@ -268,7 +271,7 @@ def _in_points(metrics: Mapping[str, float] | None) -> dict[str, float]:
 
 
 def _draft(
-    plan: PlannedEvaluation,
+    plan: Plan,
     kept: KeptModel,
     task: Task,
     tokenizer: TextTokenizer,
@@ -288,7 +291,7 @@ def _draft(
             "title": planned.info.title,
             "metric": planned.info.metric,
             "model": model,
-            "model_identity": plan.encoder.identity,
+            "model_identity": encoder_of(plan).identity,
             "learning_rate": kept.learning_rate,
             "seed": kept.seed,
             "steps": kept.steps,

@@ -40,7 +40,7 @@ from biphasic.study.by_name import BY_NAME, drop_dangling
 from biphasic.study.find import study_folders
 from biphasic.study.gc.pins import EVENT_FILES, Pin, has_state, pin_path, read_pins
 from biphasic.study.inputs.overlaps import overlap_path
-from biphasic.study.plan.preview import content_hash, preview_study
+from biphasic.study.resolve import content_hash, resolve
 from biphasic.study.run.record import settings_digest
 from biphasic.study.study import Study
 from biphasic.training.recipe import PretrainedModel
@@ -200,7 +200,7 @@ def _models(study: Study) -> Iterator[str]:
 
 def _planned(study: Study) -> Iterator[Key]:
     """Yield what a study's plan has; raise an error if the plan is uncertain."""
-    plan = preview_study(study)
+    plan = resolve(study, missing="placeholder").plan
     if plan.assumed:
         raise DataError("; ".join(plan.assumed))
     for segment in plan.segments:

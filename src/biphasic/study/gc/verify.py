@@ -23,7 +23,7 @@ from biphasic.study.gc.clean import corpus_hash, study_record_of
 from biphasic.study.inputs.corpus import phase_pairs
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
-from biphasic.study.plan.preview import preview_study
+from biphasic.study.resolve import resolve
 from biphasic.study.study import Study
 
 
@@ -92,7 +92,7 @@ def verify_study(folder: Path, *, say: Say) -> Verification:
         read_registrations(folder)
     plan, plan_problem = None, ""
     try:
-        plan = preview_study(study)
+        plan = resolve(study, missing="placeholder").plan
     except BiphasicError as error:
         plan_problem = str(error)
     states, results = _names(record, plan)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from biphasic.config import Config, parse_config
 from biphasic.data.building import DEFAULT_VOCAB_SIZE
-from biphasic.data.building.blend import Report
+from biphasic.data.building.blend import BuildProgress
+from biphasic.data.building.blend import Report as BuildReport
 from biphasic.data.building.build import (
     RECORD,
     CorpusFolders,
@@ -24,17 +26,27 @@ from biphasic.data.building.selection import TaskTexts
 from biphasic.data.building.verify import read_tokenizer, verify_tokenizer
 from biphasic.data.corpus import DETAILS, Corpus
 from biphasic.data.pairs.folder import Pairs
+from biphasic.data.text.hub import find_copy
 from biphasic.data.text.sources import SourceConfig
-from biphasic.errors import ConfigError, DataError
-from biphasic.files import digest, expanded, file_sha256, remove_partials
+from biphasic.errors import ConfigError, DataError, StoppedError
+from biphasic.execution.job import Job, Progress, Report, ShouldStop, never
+from biphasic.files import (
+    digest,
+    expanded,
+    file_sha256,
+    read_json_object,
+    remove_partials,
+    write_json,
+)
 from biphasic.locks import Say, lock_work
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.plugins import load_pinned
 from biphasic.pydocs.documents import load_documents, pydocs_origin
 from biphasic.pydocs.tasks import BUILTIN_TASKS, TASKS_VERSION, build_tasks
 from biphasic.store import BUILTIN, MANIFEST, is_complete
-from biphasic.study.spec.study import anchor_corpus
+from biphasic.study.settings.study import anchor_corpus
 from biphasic.tasks.pairs.decontamination import task_texts
+from biphasic.tasks.source import is_mteb, published_source
 from biphasic.training.data import TrainingData, vocabulary_of
 from biphasic.training.recipe import PretrainedModel, Recipe
 
@@ -179,6 +191,36 @@ def locate_corpus(config: CorpusConfig, store: Path) -> Path:
     return config.folder
 
 
+def is_local(config: CorpusConfig) -> bool:
+    """Return whether what determines a corpus is known without the hub."""
+    hubs = [
+        replace(source.hub, column=source.hub.column or source.column)
+        for source in config.sources
+        if isinstance(source, SourceConfig) and source.hub
+    ]
+    return (
+        (config.tokenizer is None or Path(config.tokenizer).is_dir())
+        and not any(is_mteb(task) or published_source(task) for task in config.against)
+        and all(find_copy(hub.dataset, config.copies) for hub in hubs)
+    )
+
+
+def remember(store: Path, settings: object, folder: Path) -> None:
+    """Note where the data of settings are, whose identity only the hub knows."""
+    write_json(_note(store, settings), {"folder": str(folder.relative_to(store))})
+
+
+def recall(store: Path, settings: object) -> Path | None:
+    """Return where the data of settings are, as an earlier run found them; None if none did."""
+    path = _note(store, settings)
+    return store / read_json_object(path, remedy="delete it")["folder"] if path.is_file() else None
+
+
+def _note(store: Path, settings: object) -> Path:
+    raw = settings.model_dump(mode="json") if isinstance(settings, Config) else settings
+    return store / "found" / f"{digest(raw)[:32]}.json"
+
+
 def tasks_of(config: CorpusConfig, store: Path, say: Say = lambda _: None) -> TaskTexts:
     """Return the evaluation tasks whose texts a corpus leaves out."""
     return task_texts(config.against, store=store, copies=config.copies, say=say)
@@ -218,6 +260,8 @@ def prepare_corpus(
             build_missing_corpus(
                 config, folder, store, say=say_on(console), progress=report, check_tokenizer=check
             )
+    if config.folder is None and not is_local(config):
+        remember(store, config, folder)
     return DataPaths.of(folder)
 
 
@@ -227,7 +271,7 @@ def build_missing_corpus(
     store: Path,
     *,
     say: Say,
-    progress: Report,
+    progress: BuildReport,
     check_tokenizer: Callable[[TextTokenizer], None] = lambda _: None,
 ) -> None:
     """Build a corpus, or wait for another process that builds it."""
@@ -262,3 +306,41 @@ def builtin_tasks_folder(libraries: tuple[str, ...] | None, store: Path) -> Path
     """Return the folder of the built-in tasks, built or not, by what determines them."""
     origin = {**pydocs_origin(libraries), "tasks_version": TASKS_VERSION}
     return store / "tasks" / f"{BUILTIN}{digest(origin)[:32]}"
+
+
+class CorpusJob(Job):
+    """Tokenise a corpus of a study."""
+
+    kind: Literal["tokenise"] = "tokenise"
+    id: str  # `data-` and the name of the folder.
+    folder: Path  # Output folder.
+    corpus: CorpusConfig  # Settings of the corpus.
+
+    @classmethod
+    def of(cls, corpus: CorpusConfig, folder: Path, store: Path) -> CorpusJob:
+        """Return the job that builds a corpus in its folder from `locate_corpus`."""
+        return cls(
+            id=f"data-{folder.name}", label="the corpus", store=store, folder=folder, corpus=corpus
+        )
+
+    def outputs(self) -> list[Path]:
+        """Return the folder that it writes."""
+        return [self.folder]
+
+    def is_done(self) -> bool:
+        """Return whether the corpus is built."""
+        return is_built(self.folder)
+
+    def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
+        """Build the corpus, or wait for the process that builds it."""
+
+        def forward(progress: BuildProgress) -> None:
+            total = progress.total_tokens or progress.tokens
+            report(Progress(progress.tokens, total, progress.rates()))
+            if should_stop():
+                raise StoppedError("stopped; finished shards are kept")
+
+        # It prints nothing: a job has a progress bar.
+        build_missing_corpus(
+            self.corpus, self.folder, self.store, say=lambda _: None, progress=forward
+        )

@@ -28,7 +28,7 @@ from biphasic.model.loading.hub import LocalModel, claimed_identity, fetch_model
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phases import uses_of_head
 from biphasic.store import STATE, complete_folder, is_complete, state_folder
-from biphasic.study.spec.tuned_rates import with_last_schedule
+from biphasic.study.settings.tuned_rates import with_last_schedule
 from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.recipe import PretrainedModel, Recipe
 

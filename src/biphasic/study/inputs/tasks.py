@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 from biphasic.config import nearest, parse_config
 from biphasic.data.packing import Attention
@@ -22,23 +22,30 @@ from biphasic.locks import LEASES, Say
 from biphasic.plugin_code import keep_code
 from biphasic.pydocs.tasks import BUILTIN_TASKS
 from biphasic.store import BUILTIN, TASK, is_complete
-from biphasic.study.inputs.corpus import builtin_tasks_folder, prepare_builtin_tasks
-from biphasic.study.spec.study import TaskConfig, deciding_metric
+from biphasic.study.inputs.corpus import (
+    builtin_tasks_folder,
+    prepare_builtin_tasks,
+    recall,
+    remember,
+)
+from biphasic.study.settings.study import TaskConfig, deciding_metric
 from biphasic.study.study import Study
 from biphasic.tasks.folder import DESCRIPTION, count_overlaps, load_task, read_description
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FEW_STEPS, PAPER_STEPS, FinetuneProtocol
 from biphasic.tasks.published.benchmark import PREFIX, mteb_kind, mteb_task
-from biphasic.tasks.published.hub import PUBLISHED, has_paper_reading
+from biphasic.tasks.published.hub import PUBLISHED
 from biphasic.tasks.records import SPLITS, Task, TaskInfo
 from biphasic.tasks.source import (
-    fetched_mteb,
     is_mteb,
     prepare_task,
     published_source,
     split_source,
 )
 from biphasic.tasks.task_file import load_task_file
+
+Missing = Literal["build", "placeholder"]
+"""What becomes of data that are not here: they are built or fetched, or have placeholders."""
 
 
 @dataclass(frozen=True)
@@ -120,70 +127,59 @@ def few_steps(tasks: Iterable[PlannedTask]) -> str:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class TaskResolver:
-    """Resolve the tasks of a study: `build` makes missing ones, `look` makes placeholders."""
+    """Resolve the tasks of a study; files of custom tasks are read and checked in any case."""
 
-    # Both read and check the files of custom tasks.
+    def __init__(
+        self, study: Study, *, say: Say = lambda _: None, longest: int | None = None
+    ) -> None:
+        """Prepare; `longest` is the longest input of the study's models, if known."""
+        self.store, self._config, self._say = study.store, study.config, say
+        self.protocol_of = partial(study.config.protocol_of, longest=longest)
+        self._is_paper = study.config.finetuning.is_paper
+        # Several tasks may be trained on the same one, whose training split can be large.
+        self._load: Callable[[Path], Task] = lru_cache(maxsize=2)(load_task)
 
-    store: Path
-    libraries: tuple[str, ...] | None
-    protocol_of: Callable[[TaskConfig, Mapping[str, Any]], FinetuneProtocol]
-    is_paper: bool
-    say: Say = lambda _: None
-    # Several tasks may be trained on the same one, whose training split can be large.
-    _load: Callable[[Path], Task] = field(
-        init=False, default_factory=lambda: lru_cache(maxsize=2)(load_task)
-    )
-
-    @classmethod
-    def of(cls, study: Study, *, say: Say = lambda _: None) -> TaskResolver:
-        """Return the resolver of a study's tasks."""
-        return cls(
-            store=study.store,
-            libraries=study.config.corpus.libraries,
-            protocol_of=study.config.protocol_of,
-            is_paper=study.config.finetuning.is_paper,
-            say=say,
-        )
-
-    def build(self, tasks: tuple[TaskConfig, ...]) -> tuple[PlannedTask, ...]:
-        """Return the tasks, each with the one it is trained on; build missing ones."""
-        alone = _once(lambda task: self._read(task, self._made(task)))
-        planned = [self._with_trainer(task, tasks, alone) for task in tasks]
-        keep_code(self.store, *(task.info.kind for task in planned))
-        for place, task in enumerate(planned):
-            if task.trainer is not None:
-                shared = count_overlaps(self._load(task.folder), self._load(task.trainer.folder))
-                planned[place] = replace(task, info=replace(task.info, overlaps=shared))
-        return tuple(planned)
-
-    def look(
-        self, tasks: tuple[TaskConfig, ...], *, assumed: list[str], problems: list[str]
-    ) -> tuple[PlannedTask, ...]:
-        """Return the tasks that can be planned, each with the one it is trained on."""
+    def resolve(self, *, missing: Missing, assumed: list[str]) -> tuple[PlannedTask, ...]:
+        """Return the tasks, each with the one it is trained on; `assumed` gets placeholders."""
+        tasks = self._config.tasks
         planned: list[PlannedTask] = []
-        placeholders: list[str] = []
+        errors: dict[str, ConfigError | DataError] = {}
+        absent: dict[str, None] = {}
         is_writable = _can_write(self.store / "tasks") and _can_write(self.store / LEASES)
         with nullcontext() if is_writable else TemporaryDirectory(prefix="biphasic-") as scratch:
 
             @_once
             def alone(task: TaskConfig) -> PlannedTask:
+                if missing == "build" and not errors:  # after an error, others are only looked for
+                    return self._read(task, self._made(task))
                 folder = self._existing(task, None if scratch is None else Path(scratch))
                 if folder is not None:
                     return self._read(task, folder)
-                placeholders.append(task.name)
+                absent[task.name] = None
                 return self._placeholder(task)
 
             for task in tasks:
                 try:
                     planned.append(self._with_trainer(task, tasks, alone))
                 except (ConfigError, DataError) as error:
-                    problems.append(_named(task, error))
-        if placeholders:
-            names = ", ".join(dict.fromkeys(placeholders))
-            assumed.append(f"tasks: {names}, not built here yet")
+                    errors[_named(task, error)] = error
+        if errors:
+            [error, *more] = errors.values()
+            raise error if missing == "build" and not more else DataError("; ".join(errors))
+        if absent:
+            assumed.append(f"tasks: {', '.join(absent)}, not built here yet")
+        if missing == "build":
+            keep_code(self.store, *(task.info.kind for task in planned))
+            planned = [self._counted(task) for task in planned]
         return tuple(planned)
+
+    def _counted(self, task: PlannedTask) -> PlannedTask:
+        """Return a task with the examples that it shares with the task it is trained on."""
+        if task.trainer is None:
+            return task
+        shared = count_overlaps(self._load(task.folder), self._load(task.trainer.folder))
+        return replace(task, info=replace(task.info, overlaps=shared))
 
     def _with_trainer(
         self,
@@ -235,7 +231,7 @@ class TaskResolver:
                 )
             num_examples["train"] = few
             title = task.name if title == task.name else f"{title}, {few} training examples"
-        metric = deciding_metric(task, loaded.info, is_paper=self.is_paper)
+        metric = deciding_metric(task, loaded.info, is_paper=self._is_paper)
         return PlannedTask(
             info=replace(loaded.info, name=task.name, title=title, metric=metric),
             folder=folder,
@@ -251,47 +247,39 @@ class TaskResolver:
                 raise ConfigError(
                     "built-in tasks have neither revision nor copies", about=f"task '{task.name}'"
                 )
-            return prepare_builtin_tasks(self.libraries, self.store, say=self.say) / task.origin
-        return prepare_task(
+            return (
+                prepare_builtin_tasks(self._config.corpus.libraries, self.store, say=self._say)
+                / task.origin
+            )
+        folder = prepare_task(
             task.origin,
             store=self.store,
             copies=task.copies,
             revision=task.revision,
-            paper=self.is_paper,
+            paper=self._is_paper,
             scratch=scratch,
-            say=self.say,
+            say=self._say,
         )
+        if self._is_of_hub(task):
+            remember(self.store, self._hub_settings(task), folder)
+        return folder
 
     def _existing(self, task: TaskConfig, scratch: Path | None) -> Path | None:
         """Return the folder of a task in the store or made from local files; None otherwise."""
         if task.origin in BUILTIN_TASKS:
-            folder = builtin_tasks_folder(self.libraries, self.store) / task.origin
+            folder = builtin_tasks_folder(self._config.corpus.libraries, self.store) / task.origin
             return folder if is_complete(folder) else None
-        published = published_source(task.origin)
-        if published and task.copies is None:
-            return self._fetched(task, *published)
-        if is_mteb(task.origin) and task.copies is None:
-            return fetched_mteb(task.origin, self.store)
-        return self._made(task, scratch)
+        if not self._is_of_hub(task):
+            return self._made(task, scratch)
+        folder = recall(self.store, self._hub_settings(task))
+        return folder if folder and is_complete(folder) else None
 
-    def _fetched(self, task: TaskConfig, name: str, kind: str | None) -> Path | None:
-        """Return the folder of a published dataset that was fetched earlier; None if unclear."""
-        if task.revision is not None:
-            return None
-        is_paper = self.is_paper and has_paper_reading(PUBLISHED[name])
-        kind = kind or PUBLISHED[name].kind
-        folders: list[Path] = []
-        for path in (self.store / "tasks").glob(f"*/{DESCRIPTION}"):
-            try:
-                described = read_description(path.parent)
-            except DataError:
-                remedy = f"delete the folder {path.parent} and run again"
-                raise DataError(f"{path}: damaged; {remedy}") from None
-            origin = described.origin
-            same = origin.get("published") == name and origin.get("paper") == is_paper
-            if same and described.kind == kind:
-                folders.append(path.parent)
-        return folders[0] if len(folders) == 1 and is_complete(folders[0]) else None
+    def _is_of_hub(self, task: TaskConfig) -> bool:
+        named = published_source(task.origin) or is_mteb(task.origin)
+        return bool(named) and task.copies is None
+
+    def _hub_settings(self, task: TaskConfig) -> dict[str, Any]:
+        return {"task": task.origin, "revision": task.revision, "paper": self._is_paper}
 
     def _placeholder(self, task: TaskConfig) -> PlannedTask:
         described = task.model_dump(mode="json", exclude={"name", "protocol", "metric", "copies"})
@@ -313,7 +301,7 @@ class TaskResolver:
             trained_on=trained_on,
         )
         return PlannedTask(
-            info=replace(info, metric=deciding_metric(task, info, is_paper=self.is_paper)),
+            info=replace(info, metric=deciding_metric(task, info, is_paper=self._is_paper)),
             folder=self.store / "tasks",
             protocol=self.protocol_of(task, {}),
             num_examples={},

@@ -5,6 +5,7 @@ Plans and status create thousands of jobs without running them, so compute impor
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +15,7 @@ from biphasic.errors import DoneElsewhereError, StudyError
 from biphasic.execution.job import Job, Progress, Report, ShouldStop, never, while_held
 from biphasic.files import remove_partials, write_json
 from biphasic.locks import lock_work
+from biphasic.plugin_code import look_in
 from biphasic.store import STATE, is_trained, state_folder
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.training.compute import ComputeConfig
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from biphasic.training.run import Judge
     from biphasic.training.step.pending import StepReport
 
-RANK = "biphasic.study.jobs.rank"  # Module of the ranks that train a job together.
+RANK = "biphasic.study.jobs.train"  # Run as a program, it is one of the ranks that train a job.
 
 
 class TrainJob(Job):
@@ -159,3 +161,15 @@ def check_state(store: Path, identity: str) -> None:
 @lru_cache(maxsize=1)
 def _open(paths: str, _content: tuple[str, ...]) -> TrainingData:
     return DataPaths.model_validate_json(paths).open()
+
+
+def _train(job: str, report: Report, should_stop: ShouldStop, ranks: ProcessGroup) -> None:
+    """Train a job, given as JSON, as one of several ranks."""
+    look_in(Path(json.loads(job)["store"]))
+    TrainJob.model_validate_json(job).train(report, should_stop=should_stop, ranks=ranks)
+
+
+if __name__ == "__main__":
+    from biphasic.execution.rank_worker import serve
+
+    serve(_train)

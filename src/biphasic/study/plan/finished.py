@@ -27,8 +27,7 @@ from biphasic.store import (
 )
 from biphasic.study.inputs.overlaps import num_seen
 from biphasic.study.inputs.tasks import few_steps
-from biphasic.study.plan.baselines import vectors_of
-from biphasic.study.plan.finetuning import FinetuneGroup, other_reading_of_phase
+from biphasic.study.plan.finetuning import FinetuneGroup, other_reading_of_phase, vectors_of
 from biphasic.study.plan.plan import Plan, Segment
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.training.state import Checkpoints

@@ -18,13 +18,20 @@ from biphasic.data.packing import Attention
 from biphasic.errors import ConfigError
 from biphasic.facts import is_baseline
 from biphasic.model.loading.hub import LocalModel
+from biphasic.study.inputs.corpus import DataPaths
 from biphasic.study.inputs.tasks import PlannedTask
-from biphasic.study.plan.baselines import PlannedBaseline, plan_baselines, vectors_of
-from biphasic.study.plan.finetuning import FinetuneGroup, by_training, plan_group
+from biphasic.study.jobs.train import TrainJob
+from biphasic.study.plan.finetuning import (
+    FinetuneGroup,
+    PlannedBaseline,
+    by_training,
+    plan_baselines,
+    plan_group,
+    vectors_of,
+)
 from biphasic.study.plan.tree import Node, StateTree
-from biphasic.study.spec.arms import ArmConfig, family_of
-from biphasic.study.spec.naming import point_name
-from biphasic.study.spec.tuned_rates import TunedRate, last_rate
+from biphasic.study.settings.arms import ArmConfig, family_of, point_name
+from biphasic.study.settings.tuned_rates import TunedRate, last_rate
 from biphasic.study.study import Study
 from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.recipe import Recipe, Seeds
@@ -79,6 +86,23 @@ class Segment:
     def label(self) -> str:
         """Name in progress displays."""
         return f"{self.arm.name} {self.start}-{self.end}"
+
+    def job(self, study: Study, data: DataPaths) -> TrainJob:
+        """Return the job that trains it."""
+        config = study.config
+        return TrainJob(
+            id=self.id,
+            label=self.label,
+            store=study.store,
+            data=data,
+            recipe=self.arm.recipe,
+            start=self.start,
+            end=self.end,
+            checkpoint_every=config.checkpoint_every,
+            heldout_every=config.heldout_every,
+            tensorboard=study.folder / "tensorboard" / self.label.replace(" ", "-"),
+            compute=config.compute,
+        )
 
 
 @dataclass(frozen=True)

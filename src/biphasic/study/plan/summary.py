@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
-from biphasic.amounts import amount, count, hours, percent, rate, size, thousands
-from biphasic.analysis.text import listing
+from biphasic.amounts import count
 from biphasic.plugins import short_name
 from biphasic.records import SEED_STREAMS, fixed_streams
 from biphasic.shown import Shown
@@ -17,10 +17,9 @@ from biphasic.study import EXAMPLE_TOKENS
 from biphasic.study.plan.cost import Cost, group_flops, segment_cost, state_bytes, training_cost
 from biphasic.study.plan.finished import Finished, plan_notes
 from biphasic.study.plan.plan import Plan
-from biphasic.study.plan.svg import plan_svg
+from biphasic.study.words import lines_of
 
 FORMAT = "biphasic.plan/1"
-_NOT_KNOWN = "not known here"
 
 
 @dataclass(frozen=True)
@@ -202,64 +201,40 @@ def plan_lines(
     memory: int = 0,
     jobs_here: int | None = None,
     most: int = 60,
-) -> Iterator[str]:
-    """Yield the lines that describe a plan; `memory` of its largest training, 0 if unknown."""
-    between = summary.num_checkpoints - summary.num_final
-    yield (
-        f"{summary.name}: {count(len(plan.arms), 'arm')}, "
-        f"{count(summary.num_final, 'final model')} + {between:,} intermediate = "
-        f"{count(summary.num_checkpoints, 'checkpoint')} to evaluate"
-    )
-    for note in summary.assumed:
-        yield f"  assumed  {note}"
-    for note in summary.notes:
-        yield f"  note     {note}"
-    yield from _arm_lines(plan, most)
-    yield from _run_lines(plan)
-    yield ""
-    if plan.segments:
-        yield from _training_lines(summary)
-    yield from _finetuning_lines(summary)
-    yield from _resource_lines(
-        summary, rate=rate, example_tokens=example_tokens, memory=memory, jobs_here=jobs_here
-    )
-    done = summary.done
-    if not done.states and not done.results:
-        yield "Done         nothing yet"
-        return
-    yield (
-        f"Done         {done.states:,} of {summary.num_states:,} states, {done.steps:,} of "
-        f"{summary.shared.steps:,} steps, {done.results:,} of {summary.num_evaluations:,} results"
-    )
-
-
-def _arm_lines(plan: Plan, most: int) -> Iterator[str]:
-    new = plan.new_steps()
+) -> list[str]:
+    """Return the lines that describe a plan; `memory` of its largest training, 0 if unknown."""
     stops: dict[str, list[int]] = {}
     for point in plan.points:
         if not point.is_final:
             stops.setdefault(point.arm.name, []).append(point.step)
-    width = max(len(arm.name) for arm in plan.arms)
-    for arm in plan.arms[:most]:
-        name, total = arm.name, arm.recipe.total_steps
-        shared = total - new[name]
-        line = f"  {name:{width}}  {total:>8,} steps, {new[name]:>8,} of them new"
-        if shared:
-            line += f", after step {shared:,}"
-        if name in stops:
-            line += f"; also evaluated at {', '.join(map(thousands, stops[name]))}"
-        if placed := arm.recipe.placed_phases:
-            line += f"; peak {rate(placed[0].schedule.peak)}{', tuned' if arm.tuned else ''}"
-            line += f"; last peak {rate(arm.tuned_last.peak)}, tuned" if arm.tuned_last else ""
-        if is_trained(plan.store, arm.state):
-            line += "; already trained"
-        yield f"  {name:{width}}  finished encoder {arm.encoder.folder}" if arm.encoder else line
-    if len(plan.arms) > most:
-        yield f"  and {len(plan.arms) - most:,} more"
+    unnamed = "no group" if len(summary.groups) > 1 else "all"
+    rows = [(group.name or unnamed, group.alone, group.new) for group in summary.groups]
+    if len(rows) > 1:
+        rows.append(("all", summary.alone, summary.shared))
+    saved = 1 - summary.shared.steps / summary.alone.steps if summary.alone.steps else 0
+    return lines_of(
+        "plan",
+        plan=summary,
+        arms=plan.arms,
+        most=most,
+        new=plan.new_steps(),
+        stops=stops,
+        trained=partial(is_trained, plan.store),
+        runs=[*_runs(plan)],
+        rows=rows,
+        saved=round(saved, 2),
+        short_name=short_name,
+        rate=rate,
+        example_tokens=example_tokens,
+        memory=memory,
+        jobs_here=jobs_here,
+        all_flops=_total((summary.shared.flops, summary.finetuning_flops)),
+        unknown="not known here",
+    )
 
 
-def _run_lines(plan: Plan) -> Iterator[str]:
-    """Say how many pretraining runs recipes have, and what these vary."""
+def _runs(plan: Plan) -> Iterator[tuple[list[str], list[str], list[int]]]:
+    """Yield what pretraining runs of recipes vary, what they fix, and their numbers by recipe."""
     runs: dict[str, list[Sequence[int]]] = {}
     recipes = plan.study.config.recipes_by_state()
     for arm in plan.arms:
@@ -272,87 +247,26 @@ def _run_lines(plan: Plan) -> Iterator[str]:
             by_what.setdefault(tuple(fixed_streams(of_recipe)), []).append(len(of_recipe))
     for fixed, numbers in by_what.items():
         varied = [stream for stream in SEED_STREAMS.values() if stream not in fixed]
-        number = f"{min(numbers)}" if len({*numbers}) == 1 else f"{min(numbers)} to {max(numbers)}"
-        which = f"each of {len(numbers)} recipes" if len(numbers) > 1 else "1 recipe"
-        line = f"Runs         {number} for {which}, varying {listing(varied)}"
-        yield f"{line}; {listing(fixed)} fixed" if fixed else line
+        yield varied, [*fixed], numbers
 
 
-def _training_lines(summary: PlanSummary) -> Iterator[str]:
-    unnamed = "no group" if len(summary.groups) > 1 else "all"
-    rows = [(group.name or unnamed, group.alone, group.new) for group in summary.groups]
-    if len(rows) > 1:
-        rows.append(("all", summary.alone, summary.shared))
-    width = max(8, *(len(name) for name, _, _ in rows))
-    yield f"{'Training':{width + 2}} {'each arm alone':>42}  {'with sharing':>42}"
-    for name, alone, shared in rows:
-        yield f"  {name:<{width}} {_cost(alone)}  {_cost(shared)}"
-    saved = 1 - summary.shared.steps / summary.alone.steps if summary.alone.steps else 0
-    yield (
-        f"  {count(summary.num_segments, 'segment')}, {count(summary.num_states, 'state')}; "
-        f"sharing saves {percent(round(saved, 2))} of the steps"
-    )
-
-
-def _cost(cost: Cost) -> str:
-    flops = _NOT_KNOWN if cost.flops is None else f"{cost.flops:.2e} FLOPs"
-    return f"{cost.steps:>9,} steps {amount(cost.tokens):>6} tokens {flops:>14}"
-
-
-def _finetuning_lines(summary: PlanSummary) -> Iterator[str]:
-    if not summary.tasks:
-        yield "Fine-tuning: no tasks"
-        return
-    yield (
-        f"Fine-tuning  {'up to ' * bool(summary.num_beyond)}"
-        f"{count(summary.num_trainings, 'training')}, "
-        f"{count(summary.num_evaluations, 'evaluation')}"
-    )
-    if summary.num_beyond:
-        yield (
-            f"  {summary.num_beyond:,} of the trainings are beyond the grid of learning rates: "
-            "they run only while validation chooses its end (finetuning.extend)"
-        )
-    for task in summary.tasks:
-        on = f", after training on {task.trained_on}" if task.trained_on != task.name else ""
-        yield f"  {task.name:<12} {short_name(task.kind)}  {task.num_runs:>7,} runs{on}"
-    if summary.num_reused > 0:
-        yield f"  {summary.num_reused:,} evaluations reuse a training of another task"
-
-
-def _resource_lines(
-    summary: PlanSummary, *, rate: float, example_tokens: int, memory: int, jobs_here: int | None
-) -> Iterator[str]:
-    if jobs_here is None:
-        yield f"Device-hours at {rate:.3g} FLOP/s per device (--rate)"
-    else:
-        yield (
-            f"Hours here, {count(jobs_here, 'job')} at once, {rate:.2g} FLOP/s each, measured for "
-            "a second (--rate: another machine)"
-        )
-    both = (summary.shared.flops, summary.finetuning_flops)
-    length = f"{example_tokens} tokens an example, or max_seqlen if that is less"
-    tokens = f"fine-tuning, at {length}; scoring is not counted"
-    rows = [(summary.finetuning_flops, tokens)]
-    if summary.num_states:
-        rows = [
-            (summary.shared.flops, "training"),
-            (summary.alone.flops, "training without sharing"),
-            *rows,
-            (_total(both), "training and fine-tuning"),
-        ]
-    for flops, what in rows:
-        time = _NOT_KNOWN if flops is None else f"{hours(flops / rate / (jobs_here or 1))} h"
-        yield f"  {time:>10}  {what}"
-    if not summary.num_states:
-        return
-    yield (
-        f"Memory       {size(memory) if memory else _NOT_KNOWN} for a process of the largest "
-        "training (less with compute.max_tokens_per_pass; a pretrained model's activations come on "
-        "top)"
-    )
-    disk = summary.state_bytes
-    yield f"Disk         {_NOT_KNOWN if disk is None else size(disk)} for the states"
+def _mermaid(plan: Plan) -> Iterator[str]:
+    named: dict[str, list[str]] = {}
+    for point in plan.points:
+        named.setdefault(point.state, []).append(point.name)
+    for segment in plan.segments:
+        named.setdefault(segment.id, [f"step {segment.end:,}"])
+    numbers = {state: f"s{number}" for number, state in enumerate(named)}
+    yield "flowchart LR"
+    for state, names in named.items():
+        yield f'  {numbers[state]}["{", ".join(names)}"]'
+    for segment in plan.segments:
+        phases = [p for p in segment.arm.recipe.placed_phases if p.start < segment.end]
+        objectives = [p.phase.short_name.upper() for p in phases if p.end > segment.start]
+        if segment.steps:  # other studies may have trained the state that it continues
+            start = numbers.get(segment.parent or "", (segment.parent or "start")[:12])
+            label = f"{' + '.join(objectives)}, {count(segment.steps, 'step')}"
+            yield f'  {start} -- "{label}" --> {numbers[segment.id]}'
 
 
 @dataclass(frozen=True, repr=False)
@@ -407,6 +321,6 @@ class StudyPlan(Shown):
         if self.advice:
             yield self.advice
 
-    def drawing(self) -> str:
-        """Return the graph of arms and shared states."""
-        return plan_svg(self.plan, title=self.plan.study.config.title)
+    def graph(self) -> str:
+        """Return the graph of states as Mermaid: an arrow for each stretch of training."""
+        return "".join(f"{line}\n" for line in _mermaid(self.plan))

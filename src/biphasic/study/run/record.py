@@ -1,18 +1,25 @@
-"""`study.json`: arms, tasks and runs of a study, for reports without torch."""
+"""`study.json`, with arms, tasks and runs for reports without torch, and the job of a report."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from rich.console import Console
+
+from biphasic.analysis.report import is_current, write_report
+from biphasic.errors import DataError
+from biphasic.execution.job import Job, Progress, Report, ShouldStop, WorkItem, never
 from biphasic.facts import facts_to_record
-from biphasic.files import digest
+from biphasic.files import digest, read_json, write_json
 from biphasic.model.loading.footprint import stored_parameters
 from biphasic.model.shape import Architecture
 from biphasic.plugins import named_plugins
 from biphasic.records import (
+    STUDY,
     AgainstRecord,
     ArmRecord,
     AskedRecord,
@@ -25,26 +32,28 @@ from biphasic.records import (
     SupportRecord,
     TaskRecord,
 )
+from biphasic.shown import Shown
 from biphasic.study.inputs.overlaps import num_seen
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.plan.cost import parameters_of
 from biphasic.study.plan.plan import Plan, PlannedArm, PlannedPoint
-from biphasic.study.run.prepare import PreparedStudy
-from biphasic.study.spec.arms import family_of
-from biphasic.study.spec.naming import model_name
-from biphasic.study.spec.study import StudyConfig
+from biphasic.study.resolve import ResolvedStudy, resolve
+from biphasic.study.settings.arms import Name, family_of, model_name
+from biphasic.study.settings.study import StudyConfig
+from biphasic.study.study import Study
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.training.recipe import PretrainedModel
+from biphasic.training.records.environment import environment
 from biphasic.training.state import find_state
 from biphasic.training.timeline import PlacedPhase
 
 _IN_RECORD = {"objective", "steps", "mlm_probability", "final_mlm_probability"}
 
 
-def study_record(prepared: PreparedStudy) -> StudyRecord:
+def study_record(resolved: ResolvedStudy) -> StudyRecord:
     """Return `study.json` without `provenance.environment`, which the writer adds."""
     # Reading the hardware requires torch, and a report that is up to date is not rewritten.
-    plan, config = prepared.plan, prepared.study.config
+    plan, config = resolved.plan, resolved.study.config
     tasks = tuple(task.info.name for task in plan.tasks)
     usual = {task.training.protocol.attention for task in plan.tasks}
     grids = {
@@ -83,8 +92,8 @@ def study_record(prepared: PreparedStudy) -> StudyRecord:
             )
             for one in plan.baselines
         ),
-        heldout_sha256=prepared.data and prepared.data.heldout.content_hash,
-        provenance=_provenance(prepared),
+        heldout_sha256=resolved.data and resolved.data.heldout.content_hash,
+        provenance=_provenance(resolved),
     )
 
 
@@ -220,9 +229,9 @@ def question_records(config: StudyConfig, tasks: tuple[str, ...]) -> Iterator[Qu
         )
 
 
-def _provenance(prepared: PreparedStudy) -> dict[str, Any]:
-    config, data = prepared.study.config, prepared.data
-    tasks = {task.info.name: task.info.sha256 for task in prepared.plan.tasks}
+def _provenance(resolved: ResolvedStudy) -> dict[str, Any]:
+    config, data = resolved.study.config, resolved.data
+    tasks = {task.info.name: task.info.sha256 for task in resolved.plan.tasks}
     described: dict[str, Any] = {"data": {"tasks": tasks}}
     if data is not None:
         corpora = {"training corpus": data.corpus, "held-out corpus": data.heldout}
@@ -237,10 +246,10 @@ def _provenance(prepared: PreparedStudy) -> dict[str, Any]:
             },
             "tokenizer": {"vocabulary": data.tokenizer.vocab_size, "hash": data.tokenizer.sha256},
             "tasks": tasks,
-            "origin": prepared.paths.origin(),
+            "origin": resolved.paths.origin(),
         }
         described["recipe"] = config.recipe.model_dump(mode="json")
-    plugins = named_plugins(config.corpus, *(arm.recipe for arm in prepared.plan.arms))
+    plugins = named_plugins(config.corpus, *(arm.recipe for arm in resolved.plan.arms))
     return {
         **described,
         **({"plugins": plugins} if plugins else {}),
@@ -252,3 +261,110 @@ def _provenance(prepared: PreparedStudy) -> dict[str, Any]:
 def settings_digest(config: StudyConfig) -> str:
     """Return the digest of all settings of a study."""
     return digest(config.model_dump(mode="json"))
+
+
+def write_study_report(resolved: ResolvedStudy) -> Path:
+    """Write `study.json` and the report, unless both are up to date; return the report's path."""
+    folder, store = resolved.study.folder, resolved.study.store
+    record = study_record(resolved).model_dump(mode="json", exclude_unset=True)
+    if _written(folder) == record and is_current(folder, store):
+        return folder / "report" / "report.html"
+    _write_record(folder, record)
+    return write_report(folder, store)
+
+
+def refresh_record(resolved: ResolvedStudy) -> None:
+    """Write `study.json`, and the report if there is one, if the study is new or was edited."""
+    # Jobs may take hours: 'study report' needs the record meanwhile, and after an interruption.
+    study = resolved.study
+    try:
+        known = read_json(study.folder / STUDY)["provenance"]["settings_sha256"]
+    except (DataError, KeyError, TypeError):
+        known = None
+    if known == settings_digest(study.config):
+        return
+    if (study.folder / "report").is_dir():
+        write_study_report(resolved)
+    else:
+        record = study_record(resolved).model_dump(mode="json", exclude_unset=True)
+        _write_record(study.folder, record)
+
+
+def _write_record(folder: Path, record: dict[str, Any]) -> None:
+    record["provenance"] = {"environment": environment(), **record["provenance"]}
+    write_json(folder / STUDY, record)
+
+
+def _written(folder: Path) -> Any:
+    """Return `study.json` without the hardware; None if it is not readable."""
+    try:
+        record = read_json(folder / STUDY)
+        del record["provenance"]["environment"]
+    except (DataError, KeyError, TypeError):
+        return None
+    return record
+
+
+class ReportJob(Job):
+    """Write a report."""
+
+    kind: Literal["report"] = "report"
+    id: str  # Depends on the study's name only: a report may be written again.
+    study: Name  # Name of the study; its folder is a sibling of the store.
+
+    @classmethod
+    def of(cls, study: Study) -> ReportJob:
+        """Return the job that reports a study."""
+        name = study.config.name
+        return cls(
+            id=f"report-{digest(name)[:32]}",
+            label=f"report of {name}",
+            store=study.store,
+            study=name,
+        )
+
+    def outputs(self) -> list[Path]:
+        """Return its output folder."""
+        return [self.store.parent / self.study]
+
+    def is_done(self) -> bool:
+        """Return False: `run` itself skips an up-to-date report."""
+        return False
+
+    def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:  # noqa: ARG002
+        """Write the report, unless it is up to date."""
+        study = Study.saved(self.store.parent / self.study)
+        console = Console(quiet=True)
+        resolved = resolve(study, missing="build", console=console)
+        resolved.compute_baselines(console=console)
+        write_study_report(resolved)
+        report(Progress(1, 1, ""))
+
+
+@dataclass(frozen=True, repr=False)
+class StudyJobs(Shown):
+    """What `jobs` returns: the missing jobs of a study, saved in its store."""
+
+    study: Study
+    items: tuple[WorkItem, ...]
+    report: ReportJob
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each job; `needs` is `-` for no job and `*` for all others."""
+        names = {item.id for item in self.items}
+        rows = [
+            {
+                "id": item.id,
+                "kind": item.kind,
+                "processes": item.num_slots,
+                "needs": item.needs if item.needs in names else "-",
+                "label": item.label,
+            }
+            for item in self.items
+        ]
+        last = {"kind": "report", "processes": 1, "needs": "*", "label": self.report.label}
+        return [*rows, {"id": self.report.id, **last}] if rows else rows
+
+    def lines(self) -> Iterator[str]:
+        """Return the table with tabs, for schedulers."""
+        return ("\t".join(map(str, row.values())) for row in self.table())

@@ -30,7 +30,7 @@ from biphasic.shown import Shown
 from biphasic.store import RESULT, Store, complete_names, read_result_record
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
-from biphasic.study.run.prepare import prepare_study
+from biphasic.study.resolve import resolve
 from biphasic.study.run.record import settings_digest, study_record
 from biphasic.study.study import Study
 from biphasic.version import __version__
@@ -79,8 +79,8 @@ def _register(
     refuse_while_cleaning(study.store)
     study.save()
     known = read_registrations(study.folder)
-    prepared = prepare_study(study, console=console)
-    written = study_record(prepared)
+    resolved = resolve(study, missing="build", console=console)
+    written = study_record(resolved)
     fixed, code = fixed_part(written), _code()
     changed = _changes(known[-1], fixed, code) if known else ()
     spread_on, source = _spreads(spread, pilot)
@@ -91,7 +91,7 @@ def _register(
                 "differences; omit --spread and --pilot"
             )
         return known
-    num_scores = len(_existing_scores(prepared.plan, known))
+    num_scores = len(_existing_scores(resolved.plan, known))
     if num_scores and not known:
         raise ConfigError(
             f"{study.store}: has {count(num_scores, 'score')} of this study's arms already, so "

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from biphasic.amounts import size
 from biphasic.analysis.records import StudyRecords, load_records
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.tables.results import format_table
 from biphasic.analysis.tables.text import score_rows
-from biphasic.errors import LockHeldError, StoppedError
+from biphasic.errors import LockHeldError, StoppedError, StudyError
 from biphasic.execution.display import StudyDisplay
 from biphasic.execution.executor import ExecutorConfig, Work
 from biphasic.execution.job import (
@@ -36,12 +39,16 @@ from biphasic.model.compute.device import compute_device, parse_device
 from biphasic.plugins import keep_files
 from biphasic.progress import progress_bar, say_on
 from biphasic.shown import Shown, inline, shown_path, table_lines
+from biphasic.store import is_trained, state_folder
 from biphasic.study.by_name import link_states
-from biphasic.study.plan.plan import Plan
+from biphasic.study.inputs.corpus import DataPaths
+from biphasic.study.plan.cost import group_flops, segment_cost, state_bytes
+from biphasic.study.plan.finished import Finished
+from biphasic.study.plan.plan import Plan, Segment
+from biphasic.study.resolve import resolve
 from biphasic.study.run.jobs import WORKER, load_job
-from biphasic.study.run.prepare import prepare_study
+from biphasic.study.run.record import refresh_record, write_study_report
 from biphasic.study.run.register import could_register
-from biphasic.study.run.report import refresh_record, write_study_report
 from biphasic.study.status.record import (
     ArmProgress,
     FailedJob,
@@ -53,6 +60,7 @@ from biphasic.study.status.record import (
     write_progress,
 )
 from biphasic.study.study import Study
+from biphasic.training.state import KEPT_CHECKPOINTS
 
 _WRITE_SECONDS = 2.0
 
@@ -251,24 +259,24 @@ def execute_study(
         refuse_while_cleaning(study.store)
         read_requests(study.folder)  # those to an earlier run are void
         study.save()
-        prepared = prepare_study(study, console=console, fresh=fresh)
-        if could_register(prepared.plan):
+        resolved = resolve(study, missing="build", console=console, fresh=fresh)
+        if could_register(resolved.plan):
             say_on(console)(
                 "the questions of this study are not registered; to show that they came before "
                 "the first score, stop and run 'biphasic study register' first"
             )
-        refresh_record(prepared)
-        prepared.compute_baselines(console=console)
-        items = prepared.missing_work()
+        refresh_record(resolved)
+        resolved.compute_baselines(console=console)
+        items = missing_work(resolved.plan, resolved.paths)
         outcome = WorkOutcome(0, (), ())
         try:
             if items:
-                outcome = _run(items, prepared.plan, executor, policy, console)
+                outcome = _run(items, resolved.plan, executor, policy, console)
         finally:
-            names = {point.name: point.state for point in prepared.plan.points}
+            names = {point.name: point.state for point in resolved.plan.points}
             link_states(study.store, study.config.name, names, say=say_on(console))
         with progress_bar(console, "writing the report"):
-            report = write_study_report(prepared)
+            report = write_study_report(resolved)
     not_tried = (f"{item.label}: skipped, it needs a failed job" for item in outcome.blocked)
     return StudyOutcome(
         study.folder,
@@ -314,3 +322,66 @@ def _run(
             watcher=monitor,
             read_requests=lambda: read_requests(study.folder),
         ).run()
+
+
+def check_disk(study: Study, missing: Sequence[Segment], *, num_checkpoints: int = 0) -> None:
+    """Check that the disk has space for the missing states, and for checkpoints of the largest."""
+    arms = [segment.arm for segment in missing]
+    sizes = [state_bytes(arm.recipe, vocab_size=arm.vocab_size) or 0 for arm in arms]
+    needed = sum(sizes) + num_checkpoints * max(sizes, default=0)
+    free = shutil.disk_usage(study.store).free
+    if needed > free:
+        raise StudyError(
+            f"{study.store}: the study's {len(sizes)} missing states need {size(needed)} "
+            f"with checkpoints, but {size(free)} are free; free space ('biphasic study "
+            "clean'), or choose another --root"
+        )
+
+
+def missing_work(plan: Plan, paths: DataPaths) -> list[WorkItem]:
+    """Return the jobs without results in the store, training first, in the study's order."""
+    finished = Finished.of(plan)
+    keeps = plan.study.config.checkpoint_every > 0
+    check_disk(
+        plan.study,
+        finished.missing_segments(),
+        num_checkpoints=KEPT_CHECKPOINTS if keeps else 0,
+    )
+    # An arm repeats if it needs a job repeatedly.
+    users: defaultdict[str, list[str]] = defaultdict(list)
+    for arm, jobs in plan.jobs_by_arm().items():
+        for job in jobs:
+            users[job].append(arm)
+    flops = group_flops(plan)
+    trainings = [
+        WorkItem(
+            id=segment.id,
+            label=segment.label,
+            kind="train",
+            needs=segment.parent,
+            cost=float(segment_cost(segment).flops or 0),
+            num_slots=plan.study.config.compute.processes,
+            arms=tuple(users[segment.id]),
+            make=partial(segment.job, plan.study, paths),
+            is_done=partial(is_trained, plan.store, segment.id),
+        )
+        for segment in finished.missing_segments()
+    ]
+    return trainings + [
+        WorkItem(
+            id=group.id,
+            label=group.label,
+            kind="finetune",
+            needs=group.state,
+            cost=float(flops[group.id] or 0),
+            num_slots=1,
+            arms=tuple(users[group.id]),
+            make=partial(
+                group.job,
+                tokenizer=plan.encoders.get(group.state, paths.tokenizer),
+                encoder=plan.encoders.get(group.state, state_folder(plan.store, group.state)),
+            ),
+            is_done=lambda group=group: not group.missing_runs(),
+        )
+        for group in finished.missing_groups()
+    ]

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, NamedTuple
 
-from biphasic.errors import ConfigError
+from biphasic.config import nearest
+from biphasic.errors import ConfigError, StudyError
 from biphasic.model.shape import Architecture, ModelShape
+from biphasic.shown import Shown
 from biphasic.study.plan.cost import (
     Cost,
     Parameters,
@@ -17,15 +25,8 @@ from biphasic.study.plan.cost import (
     training_cost,
 )
 from biphasic.study.plan.plan import Plan
-from biphasic.study.sizing.memory import Kernels, PassShape, Training
-from biphasic.study.sizing.result import (
-    DEVICES,
-    Device,
-    ObjectiveEstimate,
-    PhaseEstimate,
-    ResourceEstimate,
-    TimeEstimate,
-)
+from biphasic.study.sizing.memory import Kernels, Memory, PassShape, Training
+from biphasic.study.words import lines_of
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import PlacedPhase
@@ -228,3 +229,172 @@ def _time(device: Device, cost: Cost, *, mfu: float, devices: int) -> TimeEstima
     """Return the time on all devices, at a share of their peak."""
     seconds = (cost.flops or 0) / (devices * mfu * (device.flops or 0))
     return TimeEstimate(device.name, mfu, cost.tokens / seconds, seconds / 3600)
+
+
+ASSUMED_MFU = 0.4
+
+
+@dataclass(frozen=True)
+class Device:
+    """A compute device, as torch counts them."""
+
+    name: str  # Value of `--device`.
+    flops: float | None  # Peak FLOP/s; None if it must be given.
+    memory: float | None  # Bytes; None if unknown.
+    source: str  # Where the numbers are from.
+    # Share of the peak that the model FLOPs of training reach; an assumption unless the source says
+    # how it was measured.
+    mfu: float = ASSUMED_MFU
+
+
+DEVICES = {
+    device.name: device
+    for device in (
+        Device("h100", 989.4e12, 80e9, "NVIDIA H100 Tensor Core GPU data sheet, SXM5"),
+        Device("h200", 989.4e12, 141e9, "NVIDIA H200 Tensor Core GPU data sheet, SXM"),
+        Device("a100-80gb", 312e12, 80e9, "NVIDIA A100 Tensor Core GPU data sheet, SXM4"),
+        Device("a100-40gb", 312e12, 40e9, "NVIDIA A100 Tensor Core GPU data sheet, SXM4"),
+        # A module has two, with 383 TFLOP/s and 128 GB in all. By the study's own hours
+        # (arXiv 2507.00994, section 2), 81,000 for its base models, 16,000 for PFS and 4,000 for
+        # CPT, a die reached 11.1, 10.7 and 17.1 % of its peak.
+        Device(
+            "mi250x",
+            191.5e12,
+            64e9,
+            "AMD Instinct MI250X data sheet, one of two dies; 11 % of the peak by the hours of the "
+            "base models of arXiv 2507.00994",
+            mfu=0.11,
+        ),
+        Device("cpu", None, None, "the numbers given with it"),
+    )
+}
+
+
+def choose_device(
+    name: str | None, *, flops: float | None = None, memory: float | None = None
+) -> Device:
+    """Return a device of the table; given numbers replace its own."""
+    given = {"flops": flops, "memory": memory}
+    given = {field: value for field, value in given.items() if value is not None}
+    for field, value in given.items():
+        if not (math.isfinite(value) and value > 0):
+            raise ConfigError(f"{field}: {value:g}; give a number above 0")
+    if name is None and flops is not None:
+        return Device("custom", flops, memory, "the numbers given with it")
+    name = name or "h100"
+    if name not in DEVICES:
+        raise ConfigError(f"device: unknown value {name[:80]!r}{nearest(name, DEVICES)}")
+    device = replace(DEVICES[name], **given)
+    if given and DEVICES[name].flops is not None:
+        changed = ", ".join(field.name for field in fields(device) if field.name in given)
+        device = replace(device, source=f"{device.source}; {changed} as given")
+    if device.flops is None:
+        raise ConfigError(f"device: {name} has no speed of its own; give its FLOP/s with flops")
+    return device
+
+
+FORMAT = "biphasic.estimate/1"
+_PARTS = {
+    "weights": "weights of the passes",
+    "masters": "fp32 weights",
+    "moments": "moments of the optimizer",
+    "gradients": "gradients",
+    "activations": "activations",
+    "head": "head's logits and gradients",
+    "temporary": "layer in progress, libraries",
+    "margin": "fragmentation (10 %)",
+    "process": "process besides training",
+    "total": "all",
+}
+
+
+@dataclass(frozen=True)
+class ObjectiveEstimate:
+    """One objective of a phase, on full rows of one document each."""
+
+    objective: str
+    supervised_share: float  # Share of the tokens that it predicts; the largest if it changes.
+    flops_per_token: float  # Of forward and backward pass.
+
+
+@dataclass(frozen=True)
+class PhaseEstimate:
+    """A phase."""
+
+    steps: int
+    max_seqlen: int
+    rows_per_step: int
+    rows_per_device: int  # Rows of a step that a device reads, at most.
+    objectives: tuple[ObjectiveEstimate, ...]
+    # Rows per pass on the device, in each of `WAYS`; empty if its memory is unknown.
+    rows_that_fit: dict[str, int]
+
+
+@dataclass(frozen=True)
+class TimeEstimate:
+    """Training on as many devices of one kind."""
+
+    device: str
+    mfu: float  # Share of the devices' peak that model FLOPs reach.
+    tokens_per_second: float
+    hours: float
+
+
+@dataclass(frozen=True, repr=False)
+class ResourceEstimate(Shown):
+    """What a recipe needs."""
+
+    model: str  # Name of the preset, or its dimensions.
+    vocab_size: int
+    precision: str
+    devices: int  # Number of devices.
+    device: Device
+    mfu: float
+    parameters: Parameters
+    phases: tuple[PhaseEstimate, ...]
+    tokens: int  # Nominal tokens of the run: rows times their length.
+    flops: int  # Model FLOPs of the run.
+    # Memory of a device at the peak of the largest step, if all its rows are one pass, in each of
+    # `WAYS`; those that divide weights need two devices.
+    memory: dict[str, Memory]
+    # Suggested compute settings; None if the device is too small, or its memory unknown.
+    compute: dict[str, Any] | None
+    times: tuple[TimeEstimate, ...]  # For the device, and for the others of the table.
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the estimate as a record."""
+        memory = {way: {**asdict(each), "total": each.total} for way, each in self.memory.items()}
+        return {"format": FORMAT, **asdict(self), "memory": memory}
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each device: hours and speed."""
+        return [asdict(time) for time in self.times]
+
+    def lines(self) -> Sequence[str]:
+        """Return parameters, FLOPs, memory, what fits, and time."""
+        return lines_of("estimate", estimate=self, titles=_PARTS)
+
+
+_MODULE = "biphasic.study.sizing.speed"
+
+
+class Speed(NamedTuple):
+    """What this machine computes: FLOP/s of a job of one thread, jobs at once, and advice."""
+
+    flops_per_second: float
+    num_jobs: int
+    advice: str = ""
+    """A line that names a faster precision; empty if there is none."""
+
+
+def speed_here(precision: str) -> Speed:
+    """Measure in a process of its own."""
+    command = [sys.executable, "-m", _MODULE, precision]
+    done = subprocess.run(  # noqa: S603 - our own module
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise StudyError(f"the speed of this machine cannot be measured ({reason}); give --rate")
+    return Speed(**json.loads(done.stdout.splitlines()[-1]))  # imports may have printed too

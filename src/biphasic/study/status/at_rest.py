@@ -12,7 +12,7 @@ from biphasic.execution.pace import Speeds
 from biphasic.store import RESULT, STATE, ArtifactType, Store
 from biphasic.study.plan.cost import group_flops, segment_cost
 from biphasic.study.plan.finished import Finished
-from biphasic.study.plan.preview import preview_study
+from biphasic.study.resolve import resolve
 from biphasic.study.status.record import JobCounts, StudyStatus, progress_by_arm, read_progress
 from biphasic.study.study import Study
 
@@ -21,7 +21,7 @@ _MOST_DAMAGED = 5
 
 def status_at_rest(study: Study, notes: Sequence[str]) -> StudyStatus:
     """Return the status of a study by comparing its plan with the store; add `notes`."""
-    plan = preview_study(study)
+    plan = resolve(study, missing="placeholder").plan
     finished = Finished.of(plan)
     done = finished.jobs()
     last = read_progress(study.folder)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from biphasic.amounts import clock, hours, tried
 from biphasic.config import Config
 from biphasic.errors import DataError
 from biphasic.files import read_json, write_text
 from biphasic.shown import Shown
+from biphasic.study.words import lines_of
 
 _MOST_ARMS = 40
 _BAR = 20
@@ -114,7 +114,7 @@ class StudyStatus(Shown, StudyProgress):
             {"arm": name, "done": arm.done, "total": arm.total} for name, arm in self.by_arm.items()
         ]
 
-    def lines(self) -> Iterator[str]:
+    def lines(self) -> Sequence[str]:
         """Return jobs, failures, arms and device-hours."""
         return status_lines(self)
 
@@ -147,78 +147,34 @@ def progress_by_arm(
     }
 
 
-def status_lines(status: StudyStatus, *, now: datetime | None = None) -> Iterator[str]:
-    """Yield the lines that describe a study's status."""
-    now = now or datetime.now(UTC)
-    yield f"{status.study}: {_phase(status)}"
-    for note in status.notes:
-        yield f"  {note}"
-    if status.counts is None:
-        yield "  building text and tasks; jobs are counted after that"
-        return
-    yield f"  {_counts(status.counts)}"
-    if status.running:
-        yield "running"
-        width = max(len(job.label) for job in status.running)
-        for job in status.running:
-            steps = f"{job.done:,}/{job.total:,}" if job.total else "starting"
-            seconds = max((now - datetime.fromisoformat(job.started)).total_seconds(), 0.0)
-            line = f"  {job.label:{width}}  {steps:>13}  {clock(seconds):>8}"
-            yield "  ".join(filter(None, (line, job.text, job.place)))
-    if status.failures:
-        yield "failed"
-        for failure in status.failures:
-            yield f"  {failure.label}: {failure.error}{tried(failure.tries)}"
-            yield f"    job {failure.id[:12]}" + (f", log {failure.log}" if failure.log else "")
-    yield "arms"
-    yield from _arms(status)
-    yield f"device-hours  {_time(status)}"
+def status_lines(status: StudyStatus, *, now: datetime | None = None) -> list[str]:
+    """Return the lines that describe a study's status."""
+    moment = now or datetime.now(UTC)
+
+    def seconds(job: RunningJob) -> float:
+        return max((moment - datetime.fromisoformat(job.started)).total_seconds(), 0.0)
+
+    def bar(arm: ArmProgress) -> str:
+        filled = _BAR * arm.done // arm.total if arm.total else _BAR
+        return "#" * filled + "." * (_BAR - filled)
+
+    # Unfinished arms first.
+    arms = sorted(status.by_arm.items(), key=lambda entry: entry[1].done >= entry[1].total)
+    end = status.eta and f"{datetime.fromisoformat(status.eta).astimezone():%Y-%m-%d %H:%M}"
+    return lines_of(
+        "status",
+        status=status,
+        short=False,
+        seconds=seconds,
+        bar=bar,
+        arms=arms,
+        width_of_arms=str(max(map(len, status.by_arm), default=1)),
+        most=_MOST_ARMS,
+        num_finished=sum(arm.done >= arm.total for _, arm in arms[_MOST_ARMS:]),
+        end=end,
+    )
 
 
 def short_line(status: StudyStatus) -> str:
     """Return a study's job counts in one line."""
-    counts = "preparing" if status.counts is None else _counts(status.counts)
-    return f"{status.study}: {counts}"
-
-
-def _phase(status: StudyStatus) -> str:
-    endings = {"finished": "", "unfinished": "; not running"}
-    return status.phase + endings.get(status.phase, f" ({status.runner})")
-
-
-def _counts(counts: JobCounts) -> str:
-    total = counts.done + counts.running + counts.waiting + counts.failed + counts.blocked
-    parts = [f"{counts.done:,} done", f"{counts.running:,} running", f"{counts.waiting:,} waiting"]
-    if counts.failed:
-        parts.append(f"{counts.failed:,} failed")
-    if counts.blocked:
-        parts.append(f"{counts.blocked:,} need a failed job")
-    return f"{', '.join(parts)}, of {total:,} jobs"
-
-
-def _arms(status: StudyStatus) -> Iterator[str]:
-    if not status.by_arm:
-        return
-    width = max(len(name) for name in status.by_arm)
-    # Unfinished arms first.
-    order = sorted(status.by_arm.items(), key=lambda entry: entry[1].done >= entry[1].total)
-    for name, arm in order[:_MOST_ARMS]:
-        filled = _BAR * arm.done // arm.total if arm.total else _BAR
-        bar = "#" * filled + "." * (_BAR - filled)
-        yield f"  {name:{width}}  {bar}  {arm.done:,}/{arm.total:,}"
-    if len(order) > _MOST_ARMS:
-        rest = order[_MOST_ARMS:]
-        finished = sum(arm.done >= arm.total for _, arm in rest)
-        yield f"  and {len(rest):,} more, {finished:,} of them finished"
-
-
-def _time(status: StudyStatus) -> str:
-    spent = status.device_seconds_spent
-    text = "not known" if spent is None else hours(spent)
-    text += " spent" + (" in this run" if status.phase == "running" else "")
-    left = status.device_seconds_left
-    text += ", unknown left" if left is None else f", about {hours(left)} left"
-    if status.eta is None:
-        return text
-    end = datetime.fromisoformat(status.eta).astimezone()
-    return f"{text}; end expected at {end:%Y-%m-%d %H:%M}"
+    return "".join(lines_of("status", status=status, short=True))

@@ -14,7 +14,7 @@ from biphasic.study import RESOLVED
 from biphasic.study.status.record import StudyProgress, StudyStatus, read_progress
 
 if TYPE_CHECKING:
-    from biphasic.study.spec.study import StudyConfig
+    from biphasic.study.settings.study import StudyConfig
 
 _QUIET_SECONDS = 60.0  # The status reports a missing heartbeat after this time.
 

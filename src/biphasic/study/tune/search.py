@@ -27,11 +27,11 @@ from biphasic.files import expanded, read_json_object, write_bytes, write_json, 
 from biphasic.shown import Shown, inline
 from biphasic.store import is_complete, is_trained, read_state_record, state_folder
 from biphasic.study.plan.plan import Plan
-from biphasic.study.plan.preview import preview_study
+from biphasic.study.resolve import resolve
 from biphasic.study.run.run import execute_study
-from biphasic.study.spec.load import INCLUDE, load_study
-from biphasic.study.spec.study import StudyConfig
-from biphasic.study.spec.tuned_rates import ObjectiveRate, TunedRate
+from biphasic.study.settings.load import INCLUDE, load_study
+from biphasic.study.settings.study import StudyConfig
+from biphasic.study.settings.tuned_rates import ObjectiveRate, TunedRate
 from biphasic.study.study import Study
 from biphasic.study.tune.trials import (
     RateGroup,
@@ -176,9 +176,6 @@ class _Trials:
     def folder(self) -> Path:
         return self.root / self.tuning.name
 
-    def _plan(self, rates: Rates) -> Plan:
-        return preview_study(Study(trial_study(self.tuning, rates), self.root))
-
     def try_rates(
         self, rates: Mapping[str, Sequence[float]], *, extend: bool
     ) -> dict[str, list[TrialRecord]]:
@@ -196,25 +193,26 @@ class _Trials:
 
     def _try(self, rates: Rates) -> dict[str, list[TrialRecord]]:
         """Train the missing trials; return those of each group, by ascending rate."""
-        self._train(rates)
-        plan, lost = self._plan(rates), self._diverged()
+        plan = self._train(rates)
+        lost = self._diverged()
         folders = {arm.name: state_folder(plan.store, arm.state) for arm in plan.arms}
         return {
             group.name: [_trial(group, rate, folders, lost) for rate in rates[group.name]]
             for group in self.tuning.groups
         }
 
-    def _train(self, rates: Rates, *, is_last: bool = False) -> None:
+    def _train(self, rates: Rates, *, is_last: bool = False) -> Plan:
         """Run the missing trials; the last call runs the whole study to update its report."""
-        plan, lost = self._plan(rates), self._diverged()
+        study, lost = Study(trial_study(self.tuning, rates), self.root), self._diverged()
+        plan = resolve(study, missing="placeholder").plan
         kept = [arm for arm in plan.arms if arm.state not in lost]
         names = frozenset(arm.name for arm in kept)
         are_done = all(is_trained(plan.store, arm.state) for arm in kept)
         if not kept or names == self.last or (are_done and not is_last):
-            return
-        config = plan.study.config
+            return plan
+        arms = tuple(arm.config for arm in kept)
         outcome = execute_study(
-            Study(config.model_copy(update={"arms": tuple(arm.config for arm in kept)}), self.root),
+            Study(study.config.model_copy(update={"arms": arms}), self.root),
             executor=Local(workers=self.num_workers, threads=self.num_threads),
             policy=RetryPolicy(),
             console=self.console,
@@ -222,10 +220,11 @@ class _Trials:
         self.num_executed += outcome.num_executed
         self.last = names
         if outcome.is_stopped:
-            raise StoppedError(f"{config.name}: stopped; run the command again to resume")
+            raise StoppedError(f"{study.config.name}: stopped; run the command again to resume")
+        plan = resolve(study, missing="placeholder").plan  # before, data may have been placeholders
         if outcome.failed:
-            # Planned again: before the run, the data may have been placeholders.
-            self._note_diverged(self._plan(rates), outcome.failed)
+            self._note_diverged(plan, outcome.failed)
+        return plan
 
     def _note_diverged(self, plan: Plan, failures: Sequence[Failure]) -> None:
         """Record which trials diverged; they are not retried."""
@@ -387,7 +386,7 @@ class Tuned(Shown):
 
     def lines(self) -> Iterator[str]:
         """Return the trials, and the file with the rates."""
-        from biphasic.study.tune.text import result_lines  # noqa: PLC0415
+        from biphasic.study.tune.trials import result_lines  # noqa: PLC0415
 
         yield from self.planned
         if self.outcome is not None:

@@ -1,6 +1,7 @@
 """The trials of `biphasic study tune`: one for each objective or arm, and rate.
 
-They are the arms of a study without tasks, so they run, stop and resume like other arms.
+They are the arms of a study without tasks, so they run, stop and resume like other arms. The end
+of the file has their plans and results as text.
 """
 
 from __future__ import annotations
@@ -9,19 +10,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
+from pathlib import Path
 
 from biphasic.amounts import percent
 from biphasic.amounts import rate as rate_text
-from biphasic.analysis.tune_record import TuneBy
+from biphasic.analysis.tune_record import FLAT_NATS, TuneBy, TuneRecord
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
 from biphasic.facts import LOSS_UNITS, only
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phases import Phase, loss_units
-from biphasic.study.spec.arms import ArmConfig, merge_settings
-from biphasic.study.spec.naming import recipe_name
-from biphasic.study.spec.study import StudyConfig
-from biphasic.study.spec.tuned_rates import (
+from biphasic.store import is_trained
+from biphasic.study.plan.summary import summarise_plan
+from biphasic.study.resolve import resolve
+from biphasic.study.settings.arms import ArmConfig, merge_settings, recipe_name
+from biphasic.study.settings.study import StudyConfig
+from biphasic.study.settings.tuned_rates import (
     ArmRate,
     ObjectiveRate,
     TunedRate,
@@ -29,6 +33,8 @@ from biphasic.study.spec.tuned_rates import (
     why_not_tuned,
     with_first_peak,
 )
+from biphasic.study.study import Study
+from biphasic.study.words import lines_of
 from biphasic.training.recipe import Recipe, Seeds
 from biphasic.training.records.heldout import HELDOUT_MLM_PROBABILITY
 
@@ -285,3 +291,46 @@ def _trial_arm(tuning: Tuning, group: RateGroup, rate: float) -> ArmConfig:
         recipe=merge_settings(own, {"learning_rate": recipe.learning_rate.model_dump()}),
         phases=recipe.phases,
     )
+
+
+_IN_TRIALS = {"learning_rate", "seeds"}  # settings of which trials have their own
+
+
+def plan_lines(tuning: Tuning, rates: Mapping[str, Sequence[float]], root: Path) -> list[str]:
+    """Return the lines that describe the trials to run in a root."""
+    plan = resolve(Study(trial_study(tuning, rates), root), missing="placeholder").plan
+    return lines_of(
+        "tune",
+        record=None,
+        tuning=tuning,
+        num_trials=len(plan.arms),
+        schedule=trial_schedule(tuning, tuning.groups[0].schedule),
+        cost=summarise_plan(plan),
+        rates=rates,
+        others=differing_arms,
+        untuned=_by_reason(tuning.untuned),
+        num_done=sum(is_trained(plan.store, arm.state) for arm in plan.arms),
+    )
+
+
+def result_lines(record: TuneRecord) -> list[str]:
+    """Return the lines that describe the trials and the chosen rates."""
+    return lines_of("tune", record=record, flat=FLAT_NATS, untuned=_by_reason(record.untuned))
+
+
+def _by_reason(untuned: Mapping[str, str]) -> dict[str, list[str]]:
+    reasons: dict[str, list[str]] = {}
+    for name, reason in untuned.items():
+        reasons.setdefault(reason, []).append(name)
+    return reasons
+
+
+def differing_arms(group: RateGroup) -> list[str]:
+    """Return the arms whose recipe differs from the trials' in other settings than the schedule."""
+    first = group.arms[0]
+    return [arm.name for arm in group.arms if _matters(arm) != _matters(first)]
+
+
+def _matters(arm: ArmConfig) -> tuple[dict[str, object], Phase]:
+    kept = {name: value for name, value in arm.recipe.items() if name not in _IN_TRIALS}
+    return kept, bare_phase(arm.phases[0], 1)

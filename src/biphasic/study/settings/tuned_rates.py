@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain, combinations
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard
 
 from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag
@@ -18,7 +17,7 @@ from biphasic.model.shape import Architecture, PresetName
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.phases import PHASE_OBJECTIVES, Phase, PhaseConfig
 from biphasic.objectives.registry import one_of
-from biphasic.study.spec.arms import ArmConfig, Name
+from biphasic.study.settings.arms import ArmConfig, Name
 from biphasic.training.optimizers.registry import OptimizerName
 from biphasic.training.recipe import PretrainedModel, Recipe
 
@@ -54,12 +53,6 @@ class ObjectiveRate(Config):
         optimizer = recipe.optimizer.name
         raw = {"model": recipe.model, "phase": phase, "optimizer": optimizer}
         return cls.model_validate({**raw, "peak": peak, "trials": trials})
-
-    def anchored(self, folder: Path) -> ObjectiveRate:
-        """Return the rate with a relative model path resolved against a folder."""
-        if not isinstance(self.model, PretrainedModel):
-            return self
-        return self.model_copy(update={"model": self.model.anchored(folder)})
 
 
 class ArmRate(Config):

@@ -20,13 +20,20 @@ from biphasic.config import Config, nearest, parse_config, refuse_repeats
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError
 from biphasic.files import digest, expanded
+from biphasic.plugins import anchored_fields
 from biphasic.pydocs.tasks import BUILTIN_TASKS
 from biphasic.records import PRETRAINING, Convention
 from biphasic.store import STORE
-from biphasic.study.spec.arms import ArmConfig, EvaluationPoints, Name, RecipeConfig, merge_settings
-from biphasic.study.spec.axes import expand_arms
-from biphasic.study.spec.naming import point_name
-from biphasic.study.spec.questions import (
+from biphasic.study.settings.arms import (
+    ArmConfig,
+    EvaluationPoints,
+    Name,
+    RecipeConfig,
+    expand_arms,
+    merge_settings,
+    point_name,
+)
+from biphasic.study.settings.questions import (
     AskedArms,
     PlannedComparison,
     Question,
@@ -34,9 +41,8 @@ from biphasic.study.spec.questions import (
     resolve_planned,
     resolve_question,
 )
-from biphasic.study.spec.tuned_rates import (
+from biphasic.study.settings.tuned_rates import (
     ArmRate,
-    ObjectiveRate,
     TunedRate,
     check_rates,
     last_rate,
@@ -114,6 +120,10 @@ class TaskConfig(Config):
             )
             for number in self.train_examples
         ]
+
+    def anchored(self, folder: Path) -> TaskConfig:
+        """Return the task with relative paths resolved against a folder."""
+        return anchored_fields(self, folder, source=anchor_source(self.source, folder))
 
     @property
     def origin(self) -> str:
@@ -390,12 +400,16 @@ class StudyConfig(Config):
         return min(map(int, lengths), default=None)
 
     def protocol_of(
-        self, task: TaskConfig, needed: Mapping[str, Any] | None = None
+        self,
+        task: TaskConfig,
+        needed: Mapping[str, Any] | None = None,
+        *,
+        longest: int | None = None,
     ) -> FinetuneProtocol:
-        """Return a task's protocol; `max_seqlen` defaults to the model's maximum."""
+        """Return a task's protocol; `max_seqlen` defaults to the model's maximum, `longest`."""
         # The task's description overrides what all tasks share, and the study's settings for this
         # task override both.
-        longest = self.longest_input
+        longest = longest or self.longest_input
         try:
             protocol = merge_protocol(
                 self.finetuning.protocol, needed, task.protocol, longest=longest or _USUAL_INPUT
@@ -423,28 +437,7 @@ class StudyConfig(Config):
 
     def anchored(self, folder: Path) -> StudyConfig:
         """Return the study with relative paths resolved against the study file's folder."""
-        tasks = tuple(
-            task.model_copy(
-                update={
-                    "source": anchor_source(task.source, folder),
-                    "copies": None if task.copies is None else folder / expanded(task.copies),
-                }
-            )
-            for task in self.tasks
-        )
-        arms = tuple(arm.anchored(folder) for arm in self.arms)
-        return self.model_copy(
-            update={
-                "corpus": anchor_corpus(self.corpus, folder),
-                "tasks": tasks,
-                "arms": arms,
-                "recipe": self.recipe.anchored(folder),
-                "tuned_rates": tuple(
-                    rate.anchored(folder) if isinstance(rate, ObjectiveRate) else rate
-                    for rate in self.tuned_rates
-                ),
-            }
-        )
+        return anchored_fields(self, folder, corpus=anchor_corpus(self.corpus, folder))
 
 
 def merge_protocol(
