@@ -73,8 +73,9 @@ class Config(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown(cls, raw: Any) -> Any:
-        names = cls.model_fields.keys()
-        if isinstance(raw, Mapping) and (unknown := [key for key in raw if key not in names]):
+        names = cls.__pydantic_fields__.keys()  # `model_fields` takes as long as all fields
+        if isinstance(raw, dict) and not raw.keys() <= names:
+            unknown = [key for key in raw if key not in names]
             hints = {str(key): nearest(str(key), names) for key in unknown[:_MOST_ISSUES]}
             raise PydanticCustomError(_UNKNOWN, "unknown keys", hints)
         return raw

@@ -6,38 +6,49 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Self
 
 from rich.console import Console
 from rich.progress import TaskID
 
 from biphasic.amounts import speed
 from biphasic.errors import LockHeldError, StoppedError, visible
-from biphasic.execution.job import Progress, Report, RequeuedError, WorkItem
+from biphasic.execution.job import Failure, Progress, Report, RequeuedError, WorkItem
 from biphasic.execution.pace import Pace
 from biphasic.progress import Bars, end_expected, progress_bar, say_on, task_text
 
 _MOST_NAMED = 4  # running jobs that a line describes
 
 
+@dataclass
+class RunningItem:
+    """A job that was submitted to the executor."""
+
+    started: datetime  # when it was submitted, or left the queue of a cluster
+    progress: Progress | None = None
+    bar: TaskID | None = None
+
+
 class StudyDisplay:
-    """A `Watcher` that shows one bar for all jobs and one per running job."""
+    """A `Watcher` that keeps what became of jobs, with one bar for all and one per running job."""
 
     def __init__(self, console: Console, items: Iterable[WorkItem], *, num_slots: int) -> None:
         """Prepare for the remaining jobs; bars and lines begin on entry."""
-        self._say = say_on(console)
-        items = list(items)
-        self._labels = {item.id: visible(item.label) for item in items}
-        self.pace = Pace(items, num_slots=num_slots)
+        self.items = {item.id: item for item in items}
+        self.pace = Pace(self.items.values(), num_slots=num_slots)
+        self.running: dict[str, RunningItem] = {}
+        self.done: set[str] = set()
+        self.failed: dict[str, Failure] = {}
         self._taken: set[str] = set()
-        self._failed: set[str] = set()
         self._lock = threading.Lock()
+        self._say = say_on(console)
         self._bars = Bars(console, line=self.line)
-        self._all = self._bars.add_task("all jobs", total=len(items), text="", unit="jobs")
-        self._running: dict[str, TaskID] = {}
-        self._num_ended = 0
+        self._all = self._bars.add_task("all jobs", total=len(self.items), text="", unit="jobs")
         self._began = time.monotonic()
 
-    def __enter__(self) -> StudyDisplay:
+    def __enter__(self) -> Self:
         self._bars.start()
         return self
 
@@ -47,39 +58,46 @@ class StudyDisplay:
 
     def progress(self, job_id: str, progress: Progress) -> None:
         """Update a job's bar; called from executor threads."""
-        self.pace.progress(job_id, progress.done / max(progress.total, 1))
         with self._lock:
-            if job_id not in self._running:
-                label = self._labels[job_id]
-                self._running[job_id] = self._bars.add_task(
-                    label, total=None, text="", unit="steps"
-                )
+            job = self.running.get(job_id)
+            if job is None:  # it has ended
+                return
+            if job.progress is None and progress.place:  # it has left the cluster's queue
+                job.started = datetime.now(UTC)
+                self.pace.started(self.items[job_id])
+            job.progress = progress
+            self.pace.progress(job_id, progress.done / max(progress.total, 1))
+            label = visible(self.items[job_id].label)
+            if job.bar is None:
+                job.bar = self._bars.add_task(label, total=None, text="", unit="steps")
             self._bars.update(
-                self._running[job_id],
+                job.bar,
                 completed=progress.done,
                 total=progress.total or None,
                 text=", ".join(filter(None, (progress.text, progress.place))),
             )
             if progress.note:
-                self._say(f"{self._labels[job_id]}: {progress.note}")
+                self._say(f"{label}: {progress.note}")
 
     def started(self, item: WorkItem) -> None:
         """Start timing a job; its bar appears with its first progress."""
         self.pace.started(item)
+        with self._lock:
+            self.running[item.id] = RunningItem(datetime.now(UTC))
 
-    def ended(self, item: WorkItem, error: BaseException | None, *, elsewhere: bool) -> None:
+    def ended(self, item: WorkItem, failure: Failure | None, *, elsewhere: bool) -> None:
         """Replace a job's bar with a line."""
-        self.pace.stopped(item, is_done=error is None, is_example=not elsewhere)
+        self.pace.stopped(item, is_done=failure is None, is_example=not elsewhere)
         with self._lock:
             self._remove(item.id)
             self._bars.advance(self._all)
-            self._num_ended += 1
-            if error is not None:
-                self._failed.add(item.id)
-                outcome = f"FAILED: {item.label}: {error}"
+            if failure is not None:
+                self.failed[item.id] = failure
+                outcome = f"FAILED: {item.label}: {failure.error}"
             else:
+                self.done.add(item.id)
                 outcome = f"{'done by another process' if elsewhere else 'done'}: {item.label}"
-            self._say(f"[{self._num_ended}/{len(self._labels)}] {outcome}")
+            self._say(f"[{len(self.done) + len(self.failed)}/{len(self.items)}] {outcome}")
 
     def delayed(self, item: WorkItem, error: BaseException) -> None:
         """Remove a job's bar, and print why it runs again later."""
@@ -98,8 +116,7 @@ class StudyDisplay:
     def revived(self, item: WorkItem) -> None:
         """Count a failed job as remaining again."""
         with self._lock:
-            self._num_ended -= 1
-            self._failed.discard(item.id)
+            del self.failed[item.id]
             self._bars.advance(self._all, -1)
             self._say(f"retrying on request: {item.label}")
 
@@ -116,11 +133,11 @@ class StudyDisplay:
         left = self.pace.seconds_left()
         with self._lock:
             _, *running = self._bars.tasks
-            failed, elapsed = len(self._failed), time.monotonic() - self._began
+            elapsed, ended = time.monotonic() - self._began, len(self.done) + len(self.failed)
             parts = [
-                f"{self._num_ended - failed:,} of {len(self._labels):,} jobs done",
-                f"{failed:,} failed" if failed else "",
-                speed(self._num_ended / elapsed if elapsed else None),
+                f"{len(self.done):,} of {len(self.items):,} jobs done",
+                f"{len(self.failed):,} failed" if self.failed else "",
+                speed(ended / elapsed if elapsed else None),
                 end_expected(None if left is None else left[1]),
             ]
             named = [f"{task.description} ({task_text(task)})" for task in running[:_MOST_NAMED]]
@@ -129,8 +146,9 @@ class StudyDisplay:
         return "; running: ".join(filter(None, (", ".join(filter(None, parts)), ", ".join(named))))
 
     def _remove(self, job_id: str) -> None:
-        if job_id in self._running:
-            self._bars.remove_task(self._running.pop(job_id))
+        job = self.running.pop(job_id, None)
+        if job is not None and job.bar is not None:
+            self._bars.remove_task(job.bar)
 
 
 @contextmanager

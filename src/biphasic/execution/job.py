@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from biphasic import errors
+from biphasic.amounts import tried
 from biphasic.config import Config
 from biphasic.errors import BiphasicError, ConfigError, StoppedError, StudyError
 from biphasic.files import write_text
@@ -93,6 +94,24 @@ def made_again(event: Mapping[str, Any]) -> BiphasicError | OSError | None:
     if isinstance(kind, type) and issubclass(kind, BiphasicError):
         return kind(event["error"], **event["fields"])
     return None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failed job."""
+
+    id: str
+    label: str
+    error: str  # error message in one line
+    tries: int
+    log: Path | None
+    divergence: str = ""  # which value was not finite at which step; empty for other failures
+
+    def __str__(self) -> str:
+        """Return a human-readable line."""
+        # Some errors already name the log.
+        log = f"; log: {self.log}" if self.log and str(self.log) not in self.error else ""
+        return f"{self.label}: {self.error}{tried(self.tries)}{log}"
 
 
 class RequeuedError(StudyError):

@@ -9,16 +9,15 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from biphasic.amounts import tried
 from biphasic.errors import ConfigError, DoneElsewhereError, LockHeldError, StoppedError
 from biphasic.execution import TRIES
 from biphasic.execution.executor import Executor
 from biphasic.execution.job import (
     ExecutorError,
+    Failure,
     JobFailedError,
     Request,
     RequeuedError,
@@ -49,24 +48,6 @@ class RetryPolicy:
 
 
 @dataclass(frozen=True)
-class Failure:
-    """A failed job."""
-
-    id: str
-    label: str
-    error: str  # error message in one line
-    tries: int
-    log: Path | None
-    divergence: str = ""  # which value was not finite at which step; empty for other failures
-
-    def __str__(self) -> str:
-        """Return a human-readable line."""
-        # Some errors already name the log.
-        log = f"; log: {self.log}" if self.log and str(self.log) not in self.error else ""
-        return f"{self.label}: {self.error}{tried(self.tries)}{log}"
-
-
-@dataclass(frozen=True)
 class WorkOutcome:
     """Outcome of a scheduler run."""
 
@@ -94,7 +75,7 @@ class Watcher(Protocol):
     def started(self, item: WorkItem) -> None:
         """Called when a job was submitted to the executor."""
 
-    def ended(self, item: WorkItem, error: BaseException | None, *, elsewhere: bool) -> None:
+    def ended(self, item: WorkItem, failure: Failure | None, *, elsewhere: bool) -> None:
         """Called when a job is done or has failed; `elsewhere` if another process ran it."""
 
     def delayed(self, item: WorkItem, error: BaseException) -> None:
@@ -236,7 +217,7 @@ class Scheduler:
         if tries < self._policy.tries and not is_final:
             self._delay(item, error, self._policy.delay(tries))
             return
-        self._failed[item.id] = Failure(
+        failure = self._failed[item.id] = Failure(
             id=item.id,
             label=item.label,
             error=str(error) or type(error).__name__,
@@ -244,7 +225,7 @@ class Scheduler:
             log=failed.log if failed else None,
             divergence=failed.divergence if failed else "",
         )
-        self._watcher.ended(item, error, elsewhere=False)
+        self._watcher.ended(item, failure, elsewhere=False)
 
     def _finish(self, item: WorkItem, *, elsewhere: bool) -> None:
         self._watcher.ended(item, None, elsewhere=elsewhere)

@@ -9,7 +9,7 @@ from rich.console import Console
 from biphasic.errors import LockHeldError, StudyError
 from biphasic.execution import job
 from biphasic.execution.display import StudyDisplay, job_bar
-from biphasic.execution.job import Progress, throttled
+from biphasic.execution.job import Failure, Progress, throttled
 from trivial_jobs import item
 
 
@@ -17,13 +17,15 @@ def shown(tmp_path, *, is_terminal):
     console = Console(file=io.StringIO(), force_terminal=is_terminal, width=100)
     one, two = item("one [red]"), item("two")
     with StudyDisplay(console, [one, two], num_slots=1) as display:
+        display.started(one)
         display.progress("one [red]", Progress(3, 8, "loss 6.100"))
         display.delayed(one, LockHeldError("taken", owner="host a"))
         display.delayed(one, LockHeldError("taken", owner="host a"))
         display.ended(one, None, elsewhere=True)
+        display.started(two)
         display.progress("two", Progress(1, 8, "loss 5.900"))
         display.delayed(two, StudyError("[bold] broke"))
-        display.ended(two, StudyError("[bold] broke"), elsewhere=False)
+        display.ended(two, Failure("two", "two", "[bold] broke", 2, None), elsewhere=False)
         display.revived(two)
         display.ended(two, None, elsewhere=False)
     return console.file.getvalue()  # type: ignore[attr-defined]
@@ -56,7 +58,8 @@ def test_a_line_has_the_progress_of_all_jobs(monkeypatch):
     display.started(items[0])
     now[0] += 60
     display.ended(items[0], None, elsewhere=False)
-    display.ended(items[1], StudyError("broke"), elsewhere=False)
+    display.ended(items[1], Failure("job 1", "job 1", "broke", 1, None), elsewhere=False)
+    display.started(items[2])
     display.progress("job 2", Progress(3, 8, "loss 6.100", place="on n1, block 0"))
     # 6 5/8 minutes are left on six slots; the job that failed may be tried again.
     assert re.fullmatch(
@@ -65,6 +68,7 @@ def test_a_line_has_the_progress_of_all_jobs(monkeypatch):
         display.line(),
     )
     for each in items[3:]:
+        display.started(each)
         display.progress(each.label, Progress(1, 8, ""))
     assert display.line().endswith("job 5 (1 of 8 steps), 2 more")
 
@@ -73,6 +77,7 @@ def test_notes_are_lines():
     console = Console(file=io.StringIO(), width=100)
     noted = Progress(3, 8, "loss 6.100", note="[red] step 2: loss spike")
     with StudyDisplay(console, [item("one")], num_slots=1) as display:
+        display.started(item("one"))
         display.progress("one", noted)
     with job_bar(console, "alone") as report:
         report(noted)

@@ -7,8 +7,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from biphasic.errors import ConfigError, DataError, LockHeldError, os_error_text
+from biphasic.errors import ConfigError, DataError, os_error_text
 from biphasic.execution.job import (
+    Failure,
     JobFailedError,
     Progress,
     Request,
@@ -144,7 +145,8 @@ def test_the_record_has_the_result_of_each_job(tmp_path, monkeypatch):
         error = JobFailedError("boom\nand more", is_final=False, log=tmp_path / "x.log")
         monitor.delayed(other, error)
         monitor.started(other)
-        monitor.ended(other, error, elsewhere=False)
+        failure = Failure("other", "other", "boom\nand more", 2, tmp_path / "x.log")
+        monitor.ended(other, failure, elsewhere=False)
     record = read_progress(tmp_path)
     assert record.counts.model_dump() == {
         "done": 3, "running": 0, "waiting": 1, "failed": 1, "blocked": 1
@@ -157,6 +159,7 @@ def test_the_record_has_the_result_of_each_job(tmp_path, monkeypatch):
     assert record.device_seconds_left == pytest.approx(30.0)
     assert record.seconds_left == pytest.approx(15.0)
     assert record.is_over
+    assert (record.runner.host, record.runner.pid) == this_process()
     assert "will retry: other: boom" in printed.getvalue()
 
 
@@ -174,18 +177,6 @@ def test_time_in_the_queue_of_a_cluster_does_not_count(tmp_path, monkeypatch):
         record = read_progress(tmp_path)
         assert record.device_seconds_spent == 10.0
         assert record.running[0].place == "on n1, block 0"
-
-
-def test_every_try_that_failed_counts_and_others_do_not(tmp_path):
-    only, full = item("only"), OSError(28, "No space left on device")
-    monitor, _ = watched([only], tmp_path)
-    with monitor:
-        monitor.delayed(only, LockHeldError("taken", "another"))
-        monitor.delayed(only, full)
-        monitor.ended(only, full, elsewhere=False)
-    record = read_progress(tmp_path)
-    assert [failure.tries for failure in record.failures] == [2]
-    assert (record.runner.host, record.runner.pid) == this_process()
 
 
 def test_a_damaged_record_is_named(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 import biphasic
 from biphasic.errors import BiphasicError, DivergedError, StoppedError, StudyError
-from biphasic.execution.scheduler import Failure
+from biphasic.execution.job import Failure
 from biphasic.study.resolve import resolve
 from biphasic.study.run.run import StudyOutcome
 from biphasic.study.study import Study

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import starmap
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 
@@ -21,19 +21,17 @@ from biphasic.analysis.records import StudyRecords, load_records
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.tables.results import format_table
 from biphasic.analysis.tables.text import score_rows
-from biphasic.errors import LockHeldError, StoppedError, StudyError
-from biphasic.execution.display import StudyDisplay
+from biphasic.errors import StudyError
+from biphasic.execution.display import RunningItem, StudyDisplay
 from biphasic.execution.executor import ExecutorConfig, Work
 from biphasic.execution.job import (
-    JobFailedError,
-    Progress,
-    RequeuedError,
+    Failure,
     WorkItem,
     dependents,
     read_requests,
     with_dependents,
 )
-from biphasic.execution.scheduler import Failure, RetryPolicy, Scheduler, WorkOutcome
+from biphasic.execution.scheduler import RetryPolicy, Scheduler, WorkOutcome
 from biphasic.locks import refuse_while_cleaning, this_process
 from biphasic.model.compute.device import compute_device, parse_device
 from biphasic.plugins import keep_files
@@ -50,7 +48,6 @@ from biphasic.study.run.jobs import WORKER, load_job
 from biphasic.study.run.record import refresh_record, write_study_report
 from biphasic.study.run.register import could_register
 from biphasic.study.status.record import (
-    ArmProgress,
     FailedJob,
     JobCounts,
     ProgressRecord,
@@ -65,8 +62,8 @@ from biphasic.training.state import KEPT_CHECKPOINTS
 _WRITE_SECONDS = 2.0
 
 
-class Monitor:
-    """Track the jobs of a study."""
+class Monitor(StudyDisplay):
+    """A display that also writes `progress.json`."""
 
     def __init__(
         self,
@@ -78,99 +75,30 @@ class Monitor:
         executor: str = "local",
     ) -> None:
         """Prepare; `items` are the remaining jobs of the plan."""
-        self._items = {item.id: item for item in items}
-        self._folder = plan.study.folder
-        self._display = StudyDisplay(console, self._items.values(), num_slots=num_slots)
-        self._waiting = dependents({item.id: item.needs for item in self._items.values()})
-        self._lock = threading.Lock()
-        self._running: dict[str, RunningJob] = {}
-        self._failed: dict[str, FailedJob] = {}
-        self._tries: Counter[str] = Counter()
-        self._done: set[str] = set()
-        self._num_before = len(plan.segments) + len(plan.groups) - len(self._items)
-        self._by_arm = progress_by_arm(plan.jobs_by_arm(), lambda job: job not in self._items)
+        super().__init__(console, items, num_slots=num_slots)
+        self._folder, self._jobs_by_arm = plan.study.folder, plan.jobs_by_arm()
+        self._waiting = dependents({item.id: item.needs for item in self.items.values()})
+        self._num_before = len(plan.segments) + len(plan.groups) - len(self.items)
         host, pid = this_process()
-        self._runner = RunnerRecord(host=host, pid=pid, since=_now(), executor=executor)
+        self._runner = RunnerRecord(host=host, pid=pid, since=_text(), executor=executor)
         self._written = 0.0
         self._is_unseen = False
 
-    def __enter__(self) -> Monitor:
-        self._display.__enter__()
+    def __enter__(self) -> Self:
+        super().__enter__()
         self._write(is_over=False)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Write the final progress record."""
-        self._display.__exit__()
-        self._running.clear()
+        super().__exit__()
+        self.running.clear()
         self._write(is_over=True)
-
-    def progress(self, job_id: str, progress: Progress) -> None:
-        """Record a job's progress; called from executor threads."""
-        with self._lock:
-            record = self._running.get(job_id)
-            if record is None:
-                return
-            update = {name: getattr(progress, name) for name in ("done", "total", "text", "place")}
-            if record.total is None and progress.place:  # it has left the cluster's queue
-                update["started"] = _now()
-                self._display.started(self._items[job_id])
-            self._running[job_id] = record.model_copy(update=update)
-        self._display.progress(job_id, progress)
-
-    def say(self, text: str) -> None:
-        """Print a message."""
-        self._display.say(text)
-
-    def started(self, item: WorkItem) -> None:
-        """Record that a job was submitted to the executor."""
-        with self._lock:
-            self._running[item.id] = RunningJob(
-                id=item.id, label=item.label, kind=item.kind, started=_now()
-            )
-        self._display.started(item)
-
-    def ended(self, item: WorkItem, error: BaseException | None, *, elsewhere: bool) -> None:
-        """Record that a job is done or has failed."""
-        self._stop(item)
-        self._display.ended(item, error, elsewhere=elsewhere)
-        if error is not None:
-            log = error.log if isinstance(error, JobFailedError) else None
-            first, *_ = str(error).splitlines() or [type(error).__name__]
-            self._failed[item.id] = FailedJob(
-                id=item.id,
-                label=item.label,
-                error=first,
-                tries=self._tries[item.id] + 1,
-                log=None if log is None else str(log),
-            )
-            return
-        self._done.add(item.id)
-        for arm in item.arms:
-            before = self._by_arm[arm]
-            self._by_arm[arm] = ArmProgress(done=before.done + 1, total=before.total)
-
-    def delayed(self, item: WorkItem, error: BaseException) -> None:
-        """Record that a job will run again later."""
-        self._stop(item)
-        if not isinstance(error, (LockHeldError, RequeuedError, StoppedError)):
-            self._tries[item.id] += 1
-        self._display.delayed(item, error)
-
-    def revived(self, item: WorkItem) -> None:
-        """Record that a failed job will be retried."""
-        del self._failed[item.id]
-        self._tries.pop(item.id, None)
-        self._display.revived(item)
 
     def tick(self) -> None:
         """Write `progress.json` if it is due."""
         if time.monotonic() - self._written >= _WRITE_SECONDS:
             self._write(is_over=False)
-
-    def _stop(self, item: WorkItem) -> None:
-        with self._lock:
-            self._running.pop(item.id, None)
 
     def _write(self, *, is_over: bool) -> None:
         self._written = time.monotonic()
@@ -178,38 +106,55 @@ class Monitor:
             write_progress(self._folder, self._record(is_over=is_over))
         except OSError as error:  # informational only: the study continues without it
             if not self._is_unseen:
-                self._display.say(f"cannot write progress.json: {error.strerror}")
+                self.say(f"cannot write progress.json: {error.strerror}")
             self._is_unseen = True
 
     def _record(self, *, is_over: bool) -> ProgressRecord:
-        blocked = {job for one in self._failed for job in with_dependents(one, self._waiting)}
+        blocked = {job for one in self.failed for job in with_dependents(one, self._waiting)}
         with self._lock:
-            running = tuple(self._running.values())
-        left = self._display.pace.seconds_left()
+            running = [(self.items[name], job) for name, job in self.running.items()]
+        left = self.pace.seconds_left()
+        done, failed = len(self.done), len(self.failed)
         return ProgressRecord(
             study=self._folder.name,
             runner=self._runner,
-            updated=_now(),
+            updated=_text(),
             is_over=is_over,
             counts=JobCounts(
-                done=self._num_before + len(self._done),
+                done=self._num_before + done,
                 running=len(running),
-                waiting=len(self._items) - len(self._done) - len(running) - len(self._failed)
-                - len(blocked),
-                failed=len(self._failed),
+                waiting=len(self.items) - done - len(running) - failed - len(blocked),
+                failed=failed,
                 blocked=len(blocked),
             ),
-            running=running,
-            failures=tuple(self._failed.values()),
-            by_arm=dict(self._by_arm),
-            device_seconds_spent=self._display.pace.seconds_spent(),
+            running=tuple(starmap(_running, running)),
+            failures=tuple(map(_failed, self.failed.values())),
+            by_arm=progress_by_arm(
+                self._jobs_by_arm, lambda job: job in self.done or job not in self.items
+            ),
+            device_seconds_spent=self.pace.seconds_spent(),
             device_seconds_left=None if left is None else left[0],
             seconds_left=None if left is None else left[1],
-        )  # fmt: skip
+        )
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def _running(item: WorkItem, job: RunningItem) -> RunningJob:
+    names = ("done", "total", "text", "place") if job.progress else ()
+    progress = {name: getattr(job.progress, name) for name in names}
+    return RunningJob(
+        id=item.id, label=item.label, kind=item.kind, started=_text(job.started), **progress
+    )
+
+
+def _failed(failure: Failure) -> FailedJob:
+    log = None if failure.log is None else str(failure.log)
+    first = failure.error.partition("\n")[0]
+    return FailedJob(id=failure.id, label=failure.label, error=first, tries=failure.tries, log=log)
+
+
+def _text(time: datetime | None = None) -> str:
+    """Return a time in UTC as text, by default the present."""
+    return (time or datetime.now(UTC)).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True, repr=False)
