@@ -81,7 +81,7 @@ class StudyProgress(Config):
     by_arm: dict[str, ArmProgress] = Field(default_factory=dict)
     # Slots times seconds, of jobs of this run; after it, of all results that the study uses.
     device_seconds_spent: float | None = None
-    # Estimated from finished jobs of the same kind; None if there are none.
+    # Estimated from finished jobs of the same kind, else of all; None if there are none.
     device_seconds_left: float | None = None
 
 
