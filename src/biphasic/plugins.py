@@ -211,18 +211,16 @@ def names_of(kinds: tuple[type[Config], ...], key: str) -> tuple[str, ...]:
     return tuple(get_args(kind.model_fields[key].annotation)[0] for kind in kinds)
 
 
-def pinned_names(raw: Any, folder: Path) -> Any:
+def pinned_names(raw: Any, folder: Path, *, at: str = "") -> Any:
     """Return raw settings that name files of plugins, relative to a folder, with their hashes."""
     if isinstance(raw, list):
-        return [pinned_names(item, folder) for item in raw]
+        return [pinned_names(item, folder, at=at) for item in raw]
     if not isinstance(raw, Mapping):
         return raw
     return {
         key: _pinned_value(value, folder)
-        if isinstance(key, str) and _KEYS.fullmatch(key)
-        else _pinned_optimizer(value, folder)
-        if key == "optimizer"
-        else pinned_names(value, folder)
+        if _KEYS.fullmatch(f"{at}{key}")
+        else pinned_names(value, folder, at=f"{key}.")
         for key, value in raw.items()
     }
 
@@ -264,12 +262,9 @@ def _validated(
 ) -> Any:  # fmt: skip
     if isinstance(raw, mixin or base) and code_of(raw):
         return raw
-    if not isinstance(raw, Mapping):
-        return ours(raw)
-    name = raw.get(key)
-    if not isinstance(name, str) or name in names:
-        return ours(raw)
-    if not is_plugin(group, name):
+    given: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
+    name = given.get(key)
+    if not isinstance(name, str) or name in names or not is_plugin(group, name):
         return ours(raw)
     try:
         plugin = find_plugin(group, name, base, ours=names)
@@ -277,7 +272,7 @@ def _validated(
     except ConfigError as error:
         # No ValueError, which pydantic would collect, and a job's reader would take for damage.
         raise ConfigError(str(error), about=group.removesuffix("s")) from None
-    return settings_type.model_validate({**raw, key: plugin.reference})
+    return settings_type.model_validate({**given, key: plugin.reference})
 
 
 @dataclass(frozen=True)
@@ -322,12 +317,6 @@ def _pinned_value(value: Any, folder: Path) -> Any:
     if named is None or not named["file"]:
         return value
     return pinned(folder / expanded(named["file"]), named["type"], named["code"])
-
-
-def _pinned_optimizer(value: Any, folder: Path) -> Any:
-    if not isinstance(value, Mapping) or "name" not in value:
-        return value
-    return {**dict(value), "name": _pinned_value(value["name"], folder)}
 
 
 def _from_file(file: str, name: str, code: str | None) -> Plugin:

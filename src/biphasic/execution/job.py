@@ -199,17 +199,14 @@ def dependents(needs: Mapping[str, str | None]) -> dict[str, list[str]]:
 
 
 def longest_paths(items: Iterable[WorkItem]) -> dict[str, float]:
-    """Return, by item, the cost of the longest path that starts with it."""
-    by_id = {item.id: item for item in items}
-    waiting = dependents({item.id: item.needs for item in by_id.values()})
-    order = [item.id for item in by_id.values() if item.needs not in by_id]
-    for identity in order:  # grows while it is read: parents before children
-        order.extend(waiting[identity])
+    """Return, by item, the cost of the longest path that starts with it; needs come before it."""
+    items = list(items)
     paths: dict[str, float] = {}
-    for identity in reversed(order):
-        after = max((paths[dependent] for dependent in waiting[identity]), default=0.0)
+    waiting = dependents({item.id: item.needs for item in items})
+    for item in reversed(items):
+        after = max((paths[dependent] for dependent in waiting[item.id]), default=0.0)
         # At least 1 each: among jobs of unknown cost, longer chains come first.
-        paths[identity] = max(by_id[identity].cost, 1.0) + after
+        paths[item.id] = max(item.cost, 1.0) + after
     return paths
 
 
