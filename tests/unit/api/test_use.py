@@ -42,23 +42,6 @@ def test_predictions_are_those_of_the_command(one_thread, cli, finetuned, tmp_pa
     assert "<td>1</td>" in biphasic.predict(finetuned, TEXTS)._repr_html_()
 
 
-def test_a_folder_is_compared_with_its_hashes_once(one_thread, finetuned, monkeypatch):
-    from biphasic.model.loading import hub
-
-    compared = []
-    monkeypatch.setattr(hub, "_AT_REST_SECONDS", -1)  # files just written are compared again
-    monkeypatch.setattr(hub, "check_export", compared.append)
-    assert biphasic.load(finetuned).predict(TEXTS).num_examples == 3
-    assert compared == [finetuned]
-    (finetuned / "config.json").write_text((finetuned / "config.json").read_text())
-    biphasic.load(finetuned)
-    assert compared == [finetuned] * 2
-    (finetuned / "below").mkdir()
-    write_jsonl(finetuned / "below" / "part.json", [])  # a folder below belongs to it, too
-    biphasic.load(finetuned)
-    assert compared == [finetuned] * 3
-
-
 def test_examples_of_two_texts_are_tuples(one_thread, encoder, finetuned):
     from tiny_use import write_head
 
@@ -117,22 +100,6 @@ def test_a_table_is_not_taken_for_the_names_of_its_columns(one_thread, encoder, 
         encode(list(table["text"]))
     rows = biphasic.encode(encoder, pd.DataFrame(table).to_dict("records"))
     assert rows.vectors.shape[0] == len(TEXTS)
-
-
-def test_texts_may_come_one_by_one(one_thread, encoder):
-    model = biphasic.load(encoder)
-    expected = model.encode(TEXTS)
-    for found in (model.encode(iter(TEXTS)), biphasic.encode(encoder, iter(TEXTS)).vectors):
-        assert np.array_equal(found, expected)
-
-
-def test_settings_of_vectors_are_checked_without_the_command_line(encoder):
-    with pytest.raises(ConfigError, match="precision: unknown value 'fp16'; give fp32 or bf16"):
-        biphasic.encode(encoder, TEXTS, precision="fp16")
-    with pytest.raises(ConfigError, match="max_seqlen: 2; give 8 or more"):
-        biphasic.encode(encoder, TEXTS, max_seqlen=2)
-    with pytest.raises(ConfigError, match="--max-seqlen 7: give at least 8"):
-        biphasic.load(encoder).encode(TEXTS, max_seqlen=7)
 
 
 @pytest.mark.parametrize("kind", ["encoder", "state", "finetuned"])
@@ -263,21 +230,6 @@ def test_an_encoder_is_pushed(one_thread, encoder, monkeypatch):
     assert list(pushed.frame["file"]) == sorted(hub.files["me/mine"])
     assert "model.safetensors" in str(listed)
     assert listed.notes == ("no README.md: users will not know what this is",)
-
-
-def test_offline_a_push_is_refused_in_one_line(encoder, monkeypatch):
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(pushing, "get_token", lambda: "token")
-    with pytest.raises(biphasic.errors.BiphasicError) as caught:
-        biphasic.push(encoder, "me/mine", go=True)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_state_is_not_pushed(state):
-    with pytest.raises(DataError, match="a training state, not an export"):
-        biphasic.load(state).push("me/mine")
 
 
 def test_what_is_damaged_or_missing_is_not_opened(state, tmp_path):
