@@ -1,18 +1,12 @@
 """Tokenised documents on disk."""
 
-import json
-from itertools import chain
-
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from biphasic.data.corpus import Corpus, assemble_corpus, content_hash_of
-from biphasic.data.tokens import shards
-from biphasic.data.tokens.shards import read_shard, write_shard
+from biphasic.data.corpus import Corpus, content_hash_of
 from biphasic.errors import CheckpointError, DataError
-from text_corpus import blocks, write_corpus
+from text_corpus import write_corpus
 
 
 def build(folder, documents, tokenizer, **options) -> Corpus:
@@ -57,16 +51,6 @@ def test_the_narrowest_type_that_holds_the_vocabulary(tmp_path, vocab_size, dtyp
     assert (tmp_path / "c" / "tokens-00000.bin").stat().st_size == 3 * int(dtype[-1])
 
 
-def test_shards_close_once_they_are_full(tmp_path):
-    documents = [(str(i), " ".join([str(i)] * n)) for i, n in enumerate([4, 3, 9, 1, 2, 1])]
-    corpus = build(tmp_path / "c", documents, WideTokenizer(100), block_bytes=10)
-    # Of text: the first two hold 7 + 5 bytes, the third 17; of the others three are not yet 10.
-    assert corpus.details.shard_documents == [2, 1, 3]
-    assert len(list((tmp_path / "c").glob("tokens-*.bin"))) == 3
-    for index, length in enumerate([4, 3, 9, 1, 2, 1]):
-        assert corpus.tokens(index, 0, length).tolist() == [index] * length
-
-
 @settings(max_examples=8)
 @given(
     st.lists(st.lists(st.integers(0, 99), max_size=9), min_size=1, max_size=12),
@@ -82,31 +66,6 @@ def test_shards_change_neither_content_nor_hash(tmp_path_factory, rows, block_by
     assert list(whole.names()) == list(parts.names())
     for index, row in enumerate(filter(None, rows)):
         assert parts.tokens(index, 0, len(row)).tolist() == row
-
-
-def test_the_first_documents_of_shards(tmp_path):
-    tokenizer = WideTokenizer(100)
-    made = []
-    for number, texts in enumerate((["1 2", "", "3 4 5", "6"], ["7", "8 9"], ["", ""])):
-        pairs = [(f"{number}.{place}", text) for place, text in enumerate(texts)]
-        [block] = blocks(pairs)
-        made.append(tmp_path / f"shard-{number}")
-        write_shard(made[-1], block, tokenizer)
-    assemble_corpus(
-        tmp_path / "c",
-        chain(read_shard(made[0], 3), read_shard(made[2]), read_shard(made[1])),
-        tokenizer_sha256=tokenizer.sha256,
-        dtype="<u2",
-        vocab_size=100,
-        provenance={},
-    )
-    cut = Corpus(tmp_path / "c")
-    pairs = [("0.0", "1 2"), ("0.2", "3 4 5"), ("1.0", "7"), ("1.1", "8 9")]
-    assert cut.content_hash == build(tmp_path / "d", pairs, tokenizer).content_hash
-    assert [json.loads(name) for name in cut.names()] == [name for name, _ in pairs]
-    # A shard that is taken whole is linked, not copied.
-    assert (tmp_path / "c/tokens-00001.bin").samefile(made[1] / "tokens.bin")
-    assert (tmp_path / "c/tokens-00000.bin").stat().st_size == 5 * 2
 
 
 def test_hash_is_of_ordered_content(tmp_path):
@@ -132,14 +91,6 @@ def test_empty_corpus_is_refused_and_leaves_nothing(tmp_path, documents):
     with pytest.raises(DataError, match="pages: the corpus is empty"):
         build(tmp_path / "pages", documents, WideTokenizer(100))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_more_documents_than_a_batch_of_the_tokenizer(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "_BATCH_CHARACTERS", 100)
-    documents = [(str(i), str(i % 97)) for i in range(600)]
-    corpus = build(tmp_path / "c", documents, WideTokenizer(100))
-    tokens = [corpus.tokens(index, 0, 1)[0] for index in range(600)]
-    assert np.array_equal(tokens, np.arange(600) % 97)
 
 
 @pytest.mark.parametrize(

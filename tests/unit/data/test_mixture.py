@@ -50,17 +50,6 @@ def test_a_limit_is_kept_and_no_further_document_would_fit(lengths, limit):
         assert tokens == limit or sum(lengths[: stop + 1]) > limit
 
 
-def test_shares_divide_a_total():
-    assert token_quotas([3, 1], 1000) == [750, 250]
-    assert token_quotas([0.7, 0.2, 0.1], 10) == [6, 2, 1]  # 0.7 is a little less than 7 / 10
-
-
-def test_the_largest_mixture_uses_up_one_source():
-    # Of 2 : 1, 60 : 30 can be filled; the first source is used up.
-    assert fitting_quotas([2, 1], [60, 50]) == [60, 30]
-    assert fitting_quotas([2, 1], [160, 50]) == [100, 50]
-
-
 @given(st.lists(st.tuples(st.floats(0.001, 1000), st.integers(1, 10**12)), min_size=1, max_size=5))
 def test_quotas_can_be_filled(sources):
     shares, available = zip(*sources, strict=True)

@@ -39,16 +39,3 @@ def test_a_part_equals_its_rows_alone(rows, data):
         assert one.dtype == other.dtype
     assert np.array_equal(part.is_token, alone.is_token)
     assert part.pieces == whole.pieces[skipped : skipped + len(alone.pieces)]
-
-
-def test_sequences_may_have_been_given_in_another_order():
-    sequences = [np.full(3, 10), np.full(2, 11), np.full(4, 12)]
-    packed = lay_out(sequences, [[1, 2], [0]], row_length=6, pad_id=1)
-    pieces = tuple(Piece(0, number, 0, 1) for number in range(3))
-    batch = RowBatch(packed, pieces, packed.spans + np.array([1, -1]))
-    first, second = batch.part(0, 1), batch.part(1, 2)
-    assert first.pieces == (pieces[1], pieces[2])
-    assert first.packed.spans.tolist() == [[0, 2], [2, 6]]
-    assert second.pieces == (pieces[0],)
-    assert second.packed.spans.tolist() == [[0, 3]]
-    assert second.packed.cu_seqlens.tolist() == [0, 3, 6]

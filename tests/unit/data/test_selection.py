@@ -29,19 +29,6 @@ def test_lengths_are_inclusive_and_in_characters():
     assert left_out == {"too_short": 1, "too_long": 1}
 
 
-def test_nothing_but_white_space_is_empty_whatever_the_limits():
-    assert selected(["", " \n\t", "\u2003", "a"]) == (["a"], {"empty": 3})
-    assert selected([" " * 9], max_characters=5)[1] == {"empty": 1}
-
-
-def test_duplicates_stay_unless_asked():
-    assert selected(["a", "b", "a"]) == (["a", "b", "a"], {})
-    assert selected(["a", "b", "a", "b."], deduplicate=True) == (
-        ["a", "b", "b."],
-        {"duplicate": 1},
-    )
-
-
 @pytest.mark.parametrize(
     "other", ["cafe\u0301 straße", "CAFÉ STRASSE", "ca\u00adfé\n\xa0straße ", "ｃａｆé straße"]
 )
@@ -50,37 +37,6 @@ def test_duplicates_in_another_unicode_form_case_or_layout(other):
         ["café straße"],
         {"duplicate": 1},
     )
-
-
-def test_what_was_left_out_for_its_length_is_no_duplicate():
-    kept, left_out = selected(["ab", "abc", "ab"], deduplicate=True, min_characters=3)
-    assert (kept, left_out) == (["abc"], {"too_short": 2})
-
-
-def test_duplicates_are_removed_across_streams_drawn_from_in_turns(tmp_path):
-    with Selection(CorpusConfig(deduplicate=True), tmp_path) as selection:
-        first = selection.select(documents("a", "b", "c"))
-        second = selection.select(documents("b", "d", "a"))
-        assert next(first)[0].text == "a"
-        assert next(second)[0].text == "b"
-        assert [document.text for document, _ in first] == ["c"]
-        assert [document.text for document, _ in second] == ["d"]
-        assert selection.left_out == {"duplicate": 2}
-
-
-def test_what_is_forgotten_may_be_selected_again():
-    with Selection(CorpusConfig(deduplicate=True)) as selection:
-        assert selection.mark() == 0
-        list(selection.select(documents("a", "a", "b")))
-        mark = selection.mark()
-        assert mark == 2
-        list(selection.select(documents("c", "d")))
-        selection.forget(mark)
-        assert selection.mark() == mark
-        kept = [document.text for document, _ in selection.select(documents("a", "b", "c", "d"))]
-        assert kept == ["c", "d"]
-        selection.forget(99)
-        assert selection.mark() == 4
 
 
 def test_the_split_depends_on_the_text_alone():
@@ -104,14 +60,6 @@ def test_the_held_out_side_has_the_asked_size_and_grows_within_itself():
         expected, spread = 20_000 * fraction, (20_000 * fraction * (1 - fraction)) ** 0.5
         assert abs(len(side) - expected) < 4 * spread
     assert sides[0.01] < sides[0.02] < sides[0.5]
-
-
-def test_splits_that_documents_bring_are_kept():
-    texts = [str(number) for number in range(50)]
-    for own in ("train", "heldout"):
-        with Selection(CorpusConfig(heldout_fraction=0.5)) as selection:
-            chosen = selection.select(documents(*texts, split=own))
-            assert {split for _, split in chosen} == {own}
 
 
 def test_digests_match_their_definition():

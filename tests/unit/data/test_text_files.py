@@ -185,15 +185,8 @@ def test_blank_lines_count_but_are_no_documents(tmp_path):
     assert read(path) == [SourceDocument("a.jsonl:1", "a"), SourceDocument("a.jsonl:4", "b")]
 
 
-@ANY_JSON_LINES
-def test_the_last_line_needs_no_end(tmp_path, suffix):
-    path = write(tmp_path / f"a.{suffix}", '{"text": "a"}\n{"text": "b"}')
-    assert [record.text for record in read(path)] == ["a", "b"]
-
-
 def test_a_byte_order_mark_is_no_text(tmp_path):
     assert read(write(tmp_path / "a.txt", "\ufeffa"))[0].text == "a"
-    assert read(write(tmp_path / "a.jsonl", '\ufeff{"text": "a"}'))[0].text == "a"
     assert "a.jsonl:2: not valid JSON" in refusal(
         write(tmp_path / "b/a.jsonl", '{"text": "a"}\n\ufeff{"text": "b"}')
     )
@@ -220,29 +213,13 @@ def test_lines_do_not_depend_on_how_bytes_arrive(tmp_path_factory, compress, rea
         ('{"txt": "a", "id": 1}', "no column 'text' (did you mean 'txt'?); there are id, txt"),
         ("{}", "no column 'text'; there are none"),
         ('{"text": 3}', "'text' is not text but a value of type int"),
-        ('{"text": ["a"]}', "'text' is not text but a value of type list"),
         ('{"text": "a"', "not valid JSON"),
-        ('{"text": "a"} {"text": "b"}', "not valid JSON (Extra data"),
-        ('["a"]', "expected one JSON object per line"),
-        ('"a"', "expected one JSON object per line"),
-        (b'{"text": "\xff"}', "not UTF-8 (byte 0xff after 10 others)"),
-        (r'{"text": "a\ud800"}', "not valid JSON (an unpaired surrogate in 'text'"),
-        (r'{"text": "a", "id": "\uDC00"}', "not valid JSON (an unpaired surrogate in 'id'"),
-        ("[" * 100_000, "not valid JSON"),
-        ('{"text": "a", "n": ' + "1" * 5000 + "}", "not valid JSON (Exceeds the limit"),
     ],
-    ids=lambda value: str(value)[:20],
 )
 @ANY_JSON_LINES
 def test_bad_lines_are_named(tmp_path, suffix, line, message):
-    line = line if isinstance(line, bytes) else line.encode()
-    path = write(tmp_path / f"a.{suffix}", b'{"text": "fine"}\n\n' + line + b"\n")
+    path = write(tmp_path / f"a.{suffix}", f'{{"text": "fine"}}\n\n{line}\n')
     assert f"{path}:3: {message}" in refusal(path)
-
-
-def test_a_whole_surrogate_pair_is_text(tmp_path):
-    path = write(tmp_path / "a.jsonl", r'{"text": "\ud83d\ude00 \\ud"}')
-    assert read(path)[0].text == "😀 \\ud"
 
 
 @pytest.mark.parametrize(

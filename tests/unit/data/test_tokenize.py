@@ -4,17 +4,10 @@ import fcntl
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from biphasic.data.tokens.shards import (
-    CHARACTERS,
-    INDEX,
-    LENGTHS,
-    NAMES,
     TOKENS,
-    BatchBuilder,
-    write_shard,
 )
 from biphasic.data.tokens.tokenize import ShardMaker
 from biphasic.errors import DataError, StudyError
@@ -22,79 +15,6 @@ from biphasic.store import is_complete
 from text_corpus import blocks
 
 pytestmark = pytest.mark.slow
-
-ODD = [("a/ü", "grüße 🙂 you"), ("b", ""), ("c\n", "a\x00line\nand\r\nanother")]
-
-
-def content(folder):
-    return {file.name: file.read_bytes() for file in folder.iterdir()}
-
-
-def test_blocks_close_once_they_are_full(documents):
-    grouped = list(blocks(documents, block_bytes=500))
-    assert [pair for block in grouped for pair in block.documents()] == documents
-    for block in grouped[:-1]:
-        sizes = block.sizes[:, 1]
-        assert sizes.sum() >= 500 > sizes[:-1].sum()
-
-
-def test_taking_a_block_leaves_its_builder_empty():
-    builder = BatchBuilder()
-    for number, (name, text) in enumerate(ODD):
-        builder.add(name, text, (number, -number))
-    block = builder.take()
-    assert list(block.documents()) == ODD
-    assert block.notes.tolist() == [[0, 0], [1, -1], [2, -2]]
-    assert builder.take() is None
-
-
-def test_the_key_is_of_all_that_determines_a_shard():
-    def key(*documents, notes=(0,), tokenizer_sha256="t"):
-        builder = BatchBuilder()
-        for name, text in documents:
-            builder.add(name, text, notes)
-        return builder.take().key(tokenizer_sha256)
-
-    base = key(("a", "bc"), ("d", "e"))
-    assert base == key(("a", "bc"), ("d", "e"))
-    others = [
-        key(("ab", "c"), ("d", "e")),  # the same bytes, another border
-        key(("a", "bc"), ("d", "f")),
-        key(("d", "e"), ("a", "bc")),
-        key(("a", "bc"), ("d", "e"), notes=(1,)),
-        key(("a", "bc"), ("d", "e"), tokenizer_sha256="u"),
-    ]
-    assert len({base, *others}) == 6
-
-
-def test_a_shard_holds_notes_characters_and_lengths(tmp_path, tokenizer):
-    builder = BatchBuilder()
-    for number, (name, text) in enumerate(ODD):
-        builder.add(name, text, (7 + number,))
-    write_shard(tmp_path / "s", builder.take(), tokenizer)
-    ids = [tokenizer.encode(text) for _, text in ODD]
-    index = np.load(tmp_path / "s" / INDEX)
-    assert index[:, 0].tolist() == [7, 8, 9]
-    assert index[:, CHARACTERS].tolist() == [len(text) for _, text in ODD]
-    assert index[:, LENGTHS].tolist() == [len(part) for part in ids]
-    tokens = np.fromfile(tmp_path / "s" / TOKENS, dtype="<u2")
-    assert tokens.tolist() == [token for part in ids for token in part]
-    assert (tmp_path / "s" / NAMES).read_text() == '"a/\\u00fc"\n"b"\n"c\\n"\n'
-
-
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_shards_are_the_same_wherever_they_are_made(
-    tmp_path, documents, tokenizer, tokenizer_folder, num_workers
-):
-    grouped = list(blocks([*documents, *ODD], block_bytes=1000))
-    with ShardMaker(tmp_path / "work", tokenizer_folder, num_workers=num_workers) as maker:
-        futures = [maker.make(block, label=str(n)) for n, block in enumerate(grouped)]
-        made = [future.result(timeout=60) for future in futures]
-    for number, block in enumerate(grouped):
-        write_shard(tmp_path / f"expected-{number}", block, tokenizer)
-        assert content(made[number]) == content(tmp_path / f"expected-{number}")
-    assert maker.num_found == 0
-    assert len(made) > 5
 
 
 def test_finished_shards_are_reused_and_others_rebuilt(tmp_path, documents, tokenizer_folder):

@@ -30,13 +30,6 @@ def pack(*lengths: int) -> PackedBatch:
     return pack_sequences(tokens, row_length=8, pad_id=0)
 
 
-def test_states_come_row_by_row(model):
-    states = hidden_states(model, pack(8, 7), causal=True)
-    assert states.shape == (2 * 8, 32)
-    alone = hidden_states(model, pack(7), causal=True)
-    torch.testing.assert_close(states[8:15], alone[:7], atol=1e-5, rtol=0)
-
-
 def test_positions_restart_and_nothing_is_cached(model):
     """Rotary positions are relative: states alone would not show positions that run on."""
     passed: list[tuple[dict[str, Any], Any]] = []

@@ -33,20 +33,3 @@ def test_parts_have_all_rows_and_labels(supervision, rows_per_part, sizes):
         found = np.concatenate([getattr(part.rows, name) for part in parts])
         assert np.array_equal(found, getattr(supervision.rows, name)[: len(found)])
     assert np.concatenate([part.labels for part in parts]).tolist() == supervision.labels.tolist()
-
-
-def test_labels_stay_with_their_tokens(supervision):
-    token = supervision.rows.input_ids.reshape(-1)
-    expected = dict(zip(token[supervision.positions], supervision.labels, strict=True))
-    found = {}
-    for part in supervision.split(2):
-        found |= dict(
-            zip(part.rows.input_ids.reshape(-1)[part.positions], part.labels, strict=True)
-        )
-    assert found == expected
-
-
-@pytest.mark.parametrize("rows_per_part", [None, 5, 9])
-def test_what_fits_stays_in_one_part(supervision, rows_per_part):
-    (part,) = supervision.split(rows_per_part)
-    assert part is supervision

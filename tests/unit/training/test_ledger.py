@@ -5,8 +5,7 @@ import numpy as np
 from biphasic.data.packing import lay_out
 from biphasic.data.rows import Piece, RowBatch
 from biphasic.model.shape import Architecture, architecture_shape
-from biphasic.training.ledger import add_step, step_flops
-from biphasic.training.step.pending import Position
+from biphasic.training.ledger import step_flops
 
 TINY = Architecture(
     num_layers=2, hidden_size=8, intermediate_size=12, num_heads=4, num_key_value_heads=2
@@ -41,24 +40,3 @@ def test_by_hand():
     assert flops(batch, causal=False) == 3 * (2 * (6720 + 800) + 800)
     # Causal: 3 * 4 / 2 + 4 * 5 / 2 = 16 pairs: 512.
     assert flops(batch, causal=True) == 3 * (2 * (6720 + 512) + 800)
-
-
-def test_counts_by_phase():
-    first = batch_of(5, 3, row_length=10)
-    chunked = batch_of(6, 4, row_length=12, starts=(20, 0))  # the first continues a document
-    entries = add_step((), phase=0, objective="clm", batch=first, supervised_tokens=6, flops=100)
-    entries = add_step(
-        entries, phase=0, objective="clm", batch=chunked, supervised_tokens=8, flops=50
-    )
-    for phase in (1, 2):  # two phases of one objective stay apart
-        entries = add_step(
-            entries, phase=phase, objective="mlm", batch=first, supervised_tokens=2, flops=7
-        )
-    clm = {"steps": 2, "documents": 3, "tokens": 18, "supervised_tokens": 14, "flops": 150}
-    mlm = {"steps": 1, "documents": 2, "tokens": 8, "supervised_tokens": 2, "flops": 7}
-    assert [entry.model_dump() for entry in entries] == [
-        {"phase": 0, "objective": "clm", **clm},
-        {"phase": 1, "objective": "mlm", **mlm},
-        {"phase": 2, "objective": "mlm", **mlm},
-    ]
-    assert Position(ledger=entries).tokens == 34

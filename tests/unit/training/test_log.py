@@ -1,7 +1,6 @@
 """Metrics as lines; TensorBoard and, by a stand-in for its library, Weights & Biases as views."""
 
 import importlib
-import json
 import os
 import sys
 from unittest.mock import Mock, call
@@ -37,26 +36,6 @@ def events(folder) -> dict[str, list[tuple[int, float]]]:
         name: [(event.step, event.value) for event in accumulator.Scalars(name)]
         for name in accumulator.Tags()["scalars"]
     }
-
-
-def test_one_json_object_a_line():
-    log = MetricsLog([], None, next_step=1)
-    assert log.text() == ""
-    log.write(TRAIN)
-    log.write(HELDOUT)
-    assert log.text().endswith("}\n")
-    assert [json.loads(line) for line in log.text().splitlines()] == log.read() == LINES
-    log.close()
-
-
-def test_continues_after_earlier_lines():
-    earlier = ['{"step": 0}']
-    log = MetricsLog(earlier, None, next_step=1)
-    log.write(HELDOUT)
-    assert log.lines[0] == '{"step": 0}'
-    assert len(log.lines) == 2
-    assert earlier == ['{"step": 0}']
-    assert MetricsLog(log.lines, None, next_step=2).heldout == log.heldout == HELDOUT.heldout
 
 
 def test_what_is_not_finite_is_never_written():

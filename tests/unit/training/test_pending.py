@@ -6,8 +6,6 @@ import torch
 from biphasic.training.step import pending as module
 from biphasic.training.step.pending import PendingSteps, Position, StepReport
 
-NAN, INF = float("nan"), float("inf")
-
 
 def step(number: int, loss: float = 2.5, norm: float = 0.5, tokens: int = 100):
     report = StepReport(Position(number - 1), 0, "clm", 1e-3, tokens, tokens)
@@ -20,23 +18,6 @@ def clock(monkeypatch) -> list[float]:
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     return now
-
-
-def test_values_are_read_exactly_and_in_order():
-    losses = torch.rand(5, generator=torch.Generator().manual_seed(0)).tolist()
-    pending = PendingSteps(read_back_every=5)
-    pending.begin()
-    for number, loss in enumerate(losses):
-        assert not pending.are_due
-        pending.add(*step(number + 1, loss, loss / 3))
-    assert pending.are_due
-    read = pending.read_back()
-    assert [each.step for each in read] == [1, 2, 3, 4, 5]
-    assert [each.loss for each in read] == losses
-    assert [each.gradient_norm for each in read] == [
-        float(torch.tensor(loss / 3)) for loss in losses
-    ]
-    assert not pending.are_due
 
 
 def test_speed_is_that_of_the_time_between_readings(clock):
@@ -56,22 +37,3 @@ def test_speed_is_that_of_the_time_between_readings(clock):
     clock[0] += 2
     (last,) = pending.read_back()
     assert (last.seconds, last.line.tokens_per_second) == (2.0, 50.0)
-
-
-@pytest.mark.parametrize(
-    ("loss", "norm", "fault"),
-    [
-        (NAN, NAN, "loss"),
-        (INF, 1.0, "loss"),
-        (1.0, NAN, "gradient"),
-        (1.0, INF, "gradient"),
-    ],
-)
-def test_faults_are_named(loss, norm, fault):
-    pending = PendingSteps(read_back_every=9)
-    pending.begin()
-    for each in (step(1), step(2), step(3, loss, norm), step(4, NAN, NAN)):
-        pending.add(*each)
-    read = pending.read_back()
-    assert [each.fault for each in read] == [None, None, fault, "loss"]
-    assert read[2].before.step == 2

@@ -1,7 +1,6 @@
 """Work made ready in the background."""
 
 import threading
-import time
 
 import pytest
 
@@ -21,20 +20,6 @@ def no_thread_is_left():
     before = set(threading.enumerate())
     yield
     assert set(threading.enumerate()) == before
-
-
-@pytest.mark.parametrize("ahead", [0, 1, 2, 50])
-def test_order_and_content_are_kept(ahead):
-    calls: list[int] = []
-
-    def produce(item: int) -> int:
-        calls.append(item)
-        time.sleep(0.002 * (item % 3))
-        return item * item
-
-    with prefetched(produce, range(20), ahead=ahead) as results:
-        assert list(results) == [item * item for item in range(20)]
-    assert calls == list(range(20))
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
@@ -63,19 +48,3 @@ def test_errors_come_up_as_themselves_in_their_turn(ahead, error):
         seen.extend(results)
     assert caught.value is error
     assert seen == [0, 1, 2]
-
-
-@pytest.mark.parametrize("leaves", [BrokenError, Killed, KeyboardInterrupt, GeneratorExit])
-def test_the_thread_ends_however_the_block_is_left(leaves):
-    calls: list[int] = []
-
-    def leave() -> None:
-        with prefetched(calls.append, range(1000), ahead=20) as results:
-            next(results)
-            raise leaves
-
-    with pytest.raises(leaves):
-        leave()
-    assert len(calls) <= 21
-    # The fixture looks for threads; so does this, at once.
-    assert not [t for t in threading.enumerate() if t.name.startswith("biphasic-prefetch")]

@@ -15,7 +15,6 @@ from biphasic.data.tokens.tokenizer import BOS, EOS, TextTokenizer
 from biphasic.errors import CheckpointError, os_error_text
 from biphasic.export.hf import pair_ids
 from biphasic.records import StateRecord
-from biphasic.store import is_complete
 from biphasic.tasks.encoding import frame
 from biphasic.training.state import (
     STATE_FORMAT,
@@ -50,23 +49,6 @@ def snapshot() -> Snapshot:
 def folder(tmp_path, tokenizer) -> Path:
     save_state(tmp_path / "state", snapshot(), config={"vocab_size": 320}, tokenizer=tokenizer)
     return tmp_path / "state"
-
-
-def test_round_trip_is_bitwise(tmp_path, tokenizer):
-    saved = snapshot()
-    saved.weights["transposed"] = torch.randn(5, 2).T
-    save_state(tmp_path / "s", saved, config={}, tokenizer=tokenizer)
-    loaded = load_state(tmp_path / "s", identity=IDENTITY)
-    assert loaded.weights.keys() == saved.weights.keys()
-    assert all(torch.equal(loaded.weights[name], saved.weights[name]) for name in saved.weights)
-    assert all(torch.equal(loaded.moments[name], saved.moments[name]) for name in saved.moments)
-    assert (loaded.record, loaded.metrics) == (saved.record, saved.metrics)
-    assert loaded.moments["a.step"].shape == ()
-
-
-def test_layout(folder):
-    assert sorted(path.name for path in folder.iterdir()) == sorted([*FILES, "manifest.json"])
-    assert json.loads((folder / "manifest.json").read_text())["identity"] == IDENTITY
 
 
 class TestTokenizer:
@@ -170,40 +152,6 @@ def save_at(progress: Checkpoints, step: int, tokenizer) -> None:
     save_state(progress.path(step), snapshot(), config={}, tokenizer=tokenizer)
 
 
-def test_progress_finds_the_newest_complete_checkpoint(tmp_path, tokenizer):
-    progress = Checkpoints(tmp_path / "progress")
-    assert progress.latest_step() is None
-    for step in (2, 10):
-        save_at(progress, step, tokenizer)
-    assert progress.latest_step() == 10
-    (progress.path(10) / "manifest.json").unlink()
-    assert progress.latest_step() == 2
-    # What a kill in the middle of `save_state` leaves behind.
-    half = progress.path(2).with_name(".partial-step-00000004-1234abcd")
-    half.mkdir()
-    (half / "model.safetensors").write_bytes(b"half")
-    assert progress.latest_step() == 2
-    progress.remove_partials()
-    assert not half.exists()
-    assert is_complete(progress.path(2))
-
-
-def test_progress_drops_old_checkpoints_then_all(tmp_path, tokenizer):
-    progress = Checkpoints.of(tmp_path, IDENTITY, start=3)
-    for step in (4, 6, 8):
-        save_at(progress, step, tokenizer)
-    (progress.path(2)).mkdir()  # a deletion that was interrupted
-    progress.drop_old()
-    assert sorted(path.name for path in progress.path(8).parent.iterdir()) == [
-        "step-00000006",
-        "step-00000008",
-    ]
-    assert progress.latest_step() == 8
-    progress.clear()
-    progress.clear()
-    assert progress.latest_step() is None
-
-
 def test_a_damaged_checkpoint_names_the_intact_one_before_it(tmp_path, tokenizer):
     progress = Checkpoints(tmp_path / "progress")
     for step in (4, 6, 8):
@@ -227,12 +175,6 @@ def test_a_damaged_checkpoint_names_the_intact_one_before_it(tmp_path, tokenizer
     assert str(caught.value).endswith(
         f"no older checkpoint is intact: delete the folder {tmp_path / 'progress'} and run again"
     )
-
-
-def test_segments_keep_their_checkpoints_apart(tmp_path, tokenizer):
-    save_at(Checkpoints.of(tmp_path, IDENTITY, start=3), 4, tokenizer)
-    assert Checkpoints.of(tmp_path, IDENTITY, start=0).latest_step() is None
-    assert Checkpoints.of(tmp_path, "cd" * 32, start=3).latest_step() is None
 
 
 @pytest.mark.parametrize("metrics", ['{"a": 1}\n{"b"', '{"a": 1}\n[2]\n'])
