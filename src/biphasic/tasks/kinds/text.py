@@ -39,13 +39,6 @@ USUAL_TEXTS = (
 Array = NDArray[Any]
 
 
-def text_of(row: Row, template: str | None) -> str:
-    """Return the text of a row, its fields joined."""
-    if template is not None:
-        return fill(template, row)
-    return fill(PAIR_TEMPLATE, row) if "text_a" in row.value else row.text("text")
-
-
 @dataclass(frozen=True, slots=True, config=FIELDS)
 class AnsweredText(Example):
     """A text, or a pair already joined into one text, and what is to be predicted of it."""
@@ -59,11 +52,16 @@ class AnsweredText(Example):
 
     @classmethod
     def given(cls, where: Parsing) -> dict[str, Any]:
-        row, template = where.row, where.template
-        is_pair = template is None and "text_a" in row.value
-        pair = tuple(map(row.text, _PAIR)) if is_pair else ()
+        row, pair = where.row, ()
+        if where.template is not None:
+            text = fill(where.template, row)
+        elif "text_a" in row.value:
+            pair = row.text("text_a"), row.text("text_b")
+            text = PAIR_TEMPLATE.format(text_a=pair[0], text_b=pair[1])
+        else:
+            text = row.text("text")
         value = {name: row.value[name] for name in known_columns(cls) if name in row.value}
-        return {**value, "text": text_of(row, template), "pair": pair}
+        return {**value, "text": text, "pair": pair}
 
     @classmethod
     def choose(cls, there: Collection[str], path: Path, file: FileSettings) -> dict[str, str]:
