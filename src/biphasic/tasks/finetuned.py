@@ -44,7 +44,8 @@ def read_head(folder: Path) -> HeadRecord:
     raw = read_json(path)
     if not isinstance(raw, dict) or raw.get("format") != HEAD_FORMAT:
         raise DataError(f"{path}: not in the format {HEAD_FORMAT}; fine-tune again")
-    record = parse_record(_Head, raw, where=str(path))
+    known = parse_record(_Head, raw, where=str(path))
+    record = HeadRecord.model_construct(known.model_fields_set, **dict(known))
     num_outputs = 0 if record.head is None else record.head.num_outputs
     needed = KINDS[record.kind].facts.num_outputs(record.labels)
     if num_outputs != needed:
