@@ -65,13 +65,9 @@ OTHER_FILES = {
         "store.py",
         # What they read of files is content of a task, whose hash is in identities.
         "rows.py",
-        "tasks/finetuned.py",
-        "tasks/folder.py",
-        *(
-            f"tasks/rows/{name}.py"
-            for name in ("beir", "content", "labels", "splits", "tagged", "templates")
-        ),
-        "tasks/task_file.py",
+        "tasks/rows/beir.py",
+        "tasks/rows/labels.py",
+        "tasks/settings.py",
         "training/memory.py",
         "training/recipe.py",
     },
