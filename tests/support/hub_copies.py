@@ -1,7 +1,7 @@
 """Miniature local copies of the study's datasets, in the hub's layout and public columns.
 
 Sources: the datasets' pages on the hub, BEIR's and MLDR's own archives, and the study's public
-loading code; `docs/protocol.md` says what is not public.
+loading code; `evidence/paper/README.md` says what is not public.
 """
 
 from __future__ import annotations
