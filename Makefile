@@ -5,12 +5,16 @@ SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+STARTED := .venv/.started
 # Test processes, one thread each: on few cores faster than one process with many threads. No more
 # than cores: each imports torch and compiles the tests, which takes it half a minute.
 TEST_PROCESSES ?= logical
 PYTEST_FLAGS ?=
 # For each kind of input, with atheris.
 FUZZ_SECONDS ?= 30
+# Prints what the built-in corpus reads beside our dependencies, and what builds the package.
+CORPUS := 'import tomllib; groups = tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]; \
+	print("hatchling", "editables", *groups["corpus"])'
 # What `test-quick` covers; commands, tasks, exports and whole runs are left to `test`.
 QUICK := base data model objectives training study analysis
 
@@ -25,17 +29,22 @@ help:  ## Show this list.
 
 install: $(INSTALLED)  ## Make .venv with the exact versions of requirements.lock.
 
-$(INSTALLED): pyproject.toml requirements.lock
+$(STARTED): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "biphasic needs Python 3.11 or newer, and $(PYTHON) is older or missing." >&2; \
 		echo "Name another one: make PYTHON=python3.12 $(or $(MAKECMDGOALS),install)" >&2; exit 1; }
 	@echo "Installing into .venv: once, some minutes, 2 GB (6 GB where torch brings CUDA)"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
-	@$(BIN)/python -m pip install --quiet -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@$(BIN)/python -c $(CORPUS) | xargs $(BIN)/python -m pip install --quiet -c requirements.lock
+	@$(BIN)/python -m pip install --quiet -c requirements.lock --no-build-isolation -e .
 	@touch $@
 
-quickstart: $(INSTALLED)  ## Run the small study of the README and write its report.
+$(INSTALLED): $(STARTED)
+	@echo "Installing what tests, checks and documentation need"
+	@$(BIN)/python -m pip install --quiet -r requirements.lock
+	@touch $@
+
+quickstart: $(STARTED)  ## Run the small study of the README and write its report.
 	@$(BIN)/biphasic study run studies/quickstart.yaml
 
 test: $(INSTALLED)  ## Run the tests.
