@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from biphasic.amounts import count, points, rate
+from biphasic.amounts import count, points
 from biphasic.analysis.estimate import (
     Estimate,
     best_rates,
@@ -30,6 +30,7 @@ from biphasic.errors import DataError, visible
 from biphasic.records import Convention, ResultRecord
 from biphasic.shown import Shown, table_lines
 from biphasic.store import result_folder
+from biphasic.study.words import lines_of
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.records import TaskInfo
 
@@ -76,43 +77,50 @@ class Evaluation(Shown):
         if lost:
             yield f"  excluded {count(len(lost), 'seed')}: every rate diverged"
 
-    def sentences(self) -> Iterator[str]:
+    def sentences(self) -> list[str]:
         """Return the score and its caveats; nothing without a score."""
-        if self.estimate is None:
-            return
-        facts = KINDS[self.task.kind].facts
-        metric = facts.metric(self.metric)
-        yield f"{self.task.name} {metric.title}: {points_cell(self.estimate)}"
-        how, half_width = self._chosen_rates(), self.estimate.half_width or 0.0
-        if not how:
-            how, half_width = self._over_examples(self.estimate)
-        yield f"  {how}"
-        if self.other_reading:
-            yield f"  {self.other_reading}"
-        if reason := doubt(self.estimate, metric):
-            yield f"  no result: {reason}"
-        if self.convention != "standard" and self.estimate.half_width is not None:
-            yield f"  {coverage_sentence(self.convention, self.estimate.num_seeds)}"
+        if (estimate := self.estimate) is None:
+            return []
+        facts, (first, *_) = KINDS[self.task.kind].facts, self.selected
+        metric, runs = facts.metric(self.metric), grid(self.results, metric=self.metric)
+        over, half_width = "", estimate.half_width or 0.0
+        if not facts.is_trained:
+            over, half_width = self._over_examples(estimate)
+        is_probe = first.protocol.get("train") == "head"
+        tried = sorted({result.learning_rate for result in self.results})
+        equal = [*best_rates(runs).values()]
         tests = [result.test or {} for result in self.selected]
-        # Both are 0 where all predictions are equal, apart from rounding.
-        flat = sum(test.get("spearman") == 0 == test.get("pearson") for test in tests)
-        if flat:
-            yield (
-                f"  collapsed: {flat} of {count(len(tests), 'run')} predict one value for all "
-                "examples, apart from rounding"
-            )
-        for name in tests[0]:
-            if name != self.metric:
-                mean = sum(test[name] for test in tests) / len(tests)
-                yield f"  {facts.metric(name).title}: {points(mean)}"
-        mean = self.estimate.mean
-        for sentence in baseline_sentences(self.baselines, mean, half_width=half_width):
-            yield f"  {sentence}"
-        for pair, number in self.task.overlaps.items():
-            earlier, later = pair.split("/")
-            yield f"  also in {earlier}: {count(number, 'example')} of {later}"
-        if cut := truncations(self.selected[0].num_truncated):
-            yield f"  cut by the length limit: {cut}"
+        is_usual = self.convention == "standard" or estimate.half_width is None
+        caveats = (
+            self.other_reading,
+            f"no result: {reason}" if (reason := doubt(estimate, metric)) else "",
+            "" if is_usual else coverage_sentence(self.convention, estimate.num_seeds),
+        )
+        return lines_of(
+            "evaluation",
+            name=self.task.name,
+            metric=metric.title,
+            score=points_cell(estimate),
+            over=over,
+            probes=[*map(_chosen_by_probe, self.selected)] if is_probe else [],
+            num_seeds=len(self.selected),
+            by_rate=Counter(result.learning_rate for result in self.selected).most_common(),
+            tried=tried,
+            is_level=all(len(rates) == len(tried) for rates in equal),
+            at_end=chosen_ends(runs, tried),
+            ties=sum(len(rates) > 1 for rates in equal),
+            caveats=caveats,
+            # Both are 0 where all predictions are equal, apart from rounding.
+            num_flat=sum(test.get("spearman") == 0 == test.get("pearson") for test in tests),
+            others=[
+                (facts.metric(name).title, sum(test[name] for test in tests) / len(tests))
+                for name in tests[0]
+                if name != self.metric
+            ],
+            floors=baseline_sentences(self.baselines, estimate.mean, half_width=half_width),
+            overlaps=self.task.overlaps,
+            cut=truncations(first.num_truncated),
+        )
 
     def lines(self) -> Iterator[str]:
         """Return the score, its caveats, and the scores by type."""
@@ -136,38 +144,6 @@ class Evaluation(Shown):
             }
             for run in self.results
         ]
-
-    def _chosen_rates(self) -> str:
-        """Describe the chosen rates and their place among those tried; empty if nothing trains."""
-        if not KINDS[self.task.kind].facts.is_trained:
-            return ""
-        if self.selected[0].protocol.get("train") == "head":
-            chosen = ", ".join(map(_chosen_by_probe, self.selected))
-            return f"linear model on the states of the frozen encoder (train=head): {chosen}"
-        chosen = Counter(result.learning_rate for result in self.selected)
-        tried = sorted({result.learning_rate for result in self.results})
-        seeds = count(len(self.selected), "seed")
-        if len(tried) == 1:
-            return f"rate: {rate(tried[0])}, the only one tried, with {seeds}"
-        by_rate = [f"{rate(value)} for {n} of {seeds}" for value, n in chosen.most_common()]
-        if len(by_rate) == 1:
-            best = f"best rate: {rate(next(iter(chosen)))} with {seeds}"
-        else:
-            best = f"best rates: {', '.join(by_rate)}"
-        runs = grid(self.results, metric=self.metric)
-        equal, at_end = [*best_rates(runs).values()], chosen_ends(runs, tried)
-        if all(len(rates) == len(tried) for rates in equal):
-            return f"all {len(tried)} rates tried have the same validation score; {best}"
-        ends = ((tried[0], "lowest", "lower"), (tried[-1], "highest", "higher"))
-        edges = [
-            f"{rate(edge)} is the {name} of {len(tried)} tried; a {beyond} one may be better, "
-            "so the score is provisional (--extend, --learning-rate)"
-            for edge, name, beyond in ends
-            if edge in at_end
-        ]
-        if ties := sum(len(rates) > 1 for rates in equal):
-            edges.append(f"for {ties} of {seeds}, other rates have the same validation score")
-        return "; ".join((best, *(edges or [f"none is at the edge of the {len(tried)} tried"])))
 
     def _over_examples(self, estimate: Estimate) -> tuple[str, float]:
         """Return the interval of the only run over test examples, or why there is none, as text.
