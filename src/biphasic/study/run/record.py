@@ -20,16 +20,12 @@ from biphasic.model.shape import Architecture
 from biphasic.plugins import named_plugins
 from biphasic.records import (
     STUDY,
-    AgainstRecord,
     ArmRecord,
-    AskedRecord,
     CompareRecord,
-    ForecastRecord,
     PhaseRecord,
     QuestionRecord,
     RunRecord,
     StudyRecord,
-    SupportRecord,
     TaskRecord,
 )
 from biphasic.shown import Shown
@@ -209,23 +205,20 @@ def _task_record(task: PlannedTask, plan: Plan) -> TaskRecord:
 def question_records(config: StudyConfig, tasks: tuple[str, ...]) -> Iterator[QuestionRecord]:
     """Yield the questions of a study, with the evaluated states of each comparison."""
     for question, arms in zip(config.questions, config.asked(), strict=True):
+        raw = question.model_dump(include={"name", "question", "supported_if", "margin"})
         comparisons = [
-            AskedRecord(
-                first=of.arms[0],
-                second=of.arms[1],
-                tasks=asked.tasks or tasks,
-                minus=of.minus,
-                forecast=asked.forecast and ForecastRecord(**asked.forecast.model_dump()),
-            )
+            {
+                "first": of.arms[0],
+                "second": of.arms[1],
+                "tasks": asked.tasks or tasks,
+                "minus": of.minus,
+                "forecast": asked.forecast and asked.forecast.model_dump(),
+            }
             for asked, of in zip(question.comparisons, arms, strict=True)
         ]
-        yield QuestionRecord(
-            name=question.name,
-            question=question.question,
-            comparisons=tuple(comparisons),
-            supported_if=SupportRecord(**question.supported_if.model_dump()),
-            against_if=AgainstRecord(**question.counts_against_if.model_dump()),
-            margin=question.margin,
+        against = question.counts_against_if.model_dump()
+        yield QuestionRecord.model_validate(
+            {**raw, "comparisons": comparisons, "against_if": against}
         )
 
 
