@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from rich.console import Console
 
-from biphasic.amounts import count, rate, rough_duration, size
+from biphasic.amounts import rate, rough_duration, size
 from biphasic.analysis.estimate import best_per_seed, estimate, grid
 from biphasic.config import NAME_PATTERN, nearest, parse_config, parse_overrides
 from biphasic.errors import ConfigError, StudyError, TrainingError
@@ -56,6 +56,7 @@ from biphasic.study.settings.arms import merge_settings, name_for_files
 from biphasic.study.settings.study import PAPER, StudyConfig, TaskConfig, finetuning_of
 from biphasic.study.sizing.speed import measure_speed, precision_advice
 from biphasic.study.study import Study
+from biphasic.study.words import lines_of
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.source import is_mteb, name_in_kind, name_of, split_source, told_apart
@@ -327,25 +328,21 @@ def _verified(store: Store, identity: str) -> ResultRecord:
 
 def announcement(task: PlannedTask, *, num_runs: int, num_missing: int) -> str:
     """Describe the runs of a grid: their number, steps, and passes over the training data."""
-    training = task.training
-    if not training.is_trained:
-        return f"{task.info.name}: zero-shot; the encoder is scored without training"
-    protocol = training.protocol
-    if protocol.is_probe:
-        return f"{task.info.name}: a linear model is fitted on the states of the frozen encoder"
-    num_read = protocol.num_read(training.epoch or 0)
-    noun = KINDS[training.info.kind].facts.trained_unit
-    steps = protocol.num_steps(num_read)
-    passes = steps / math.ceil(num_read / protocol.batch_size)
-    times = "once" if 0.95 <= passes < 1.05 else f"{passes:.2g} times"
-    text = (
-        f"{task.info.name}: {count(num_runs, 'run')}, {num_runs - num_missing} of them finished; "
-        f"each has about {steps:,} steps of {protocol.batch_size} and reads {num_read:,} {noun} "
-        f"{times}"
+    protocol = task.training.protocol
+    num_read = protocol.num_read(task.training.epoch or 0)
+    [line] = lines_of(
+        "announcement",
+        name=task.info.name,
+        training=task.training,
+        protocol=protocol,
+        num_runs=num_runs,
+        num_done=num_runs - num_missing,
+        num_read=num_read,
+        unit=KINDS[task.training.info.kind].facts.trained_unit,
+        steps=protocol.num_steps(num_read),
+        batches=math.ceil(num_read / protocol.batch_size),
     )
-    if steps == protocol.max_steps:
-        text += f"; limited by max_steps={steps} (--set max_steps=...)"
-    return text
+    return line
 
 
 def expected_time(plan: Plan, num_runs: int, *, num_workers: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +33,7 @@ from biphasic.study.plan.plan import Plan
 from biphasic.study.resolve import resolve
 from biphasic.study.run.record import settings_digest, study_record
 from biphasic.study.study import Study
+from biphasic.study.words import lines_of
 from biphasic.version import __version__
 
 
@@ -142,9 +143,6 @@ def _spreads(spread: float | None, pilot: Path | None) -> tuple[Callable[[str], 
     return None, ""
 
 
-_POWERS = {"power_of_forecast": "the forecast", "power_of_level": "a difference of 0 level"}
-
-
 @dataclass(frozen=True, repr=False)
 class Registered(Shown):
     """What `register` returns: the registration of a study, with its amendments.
@@ -174,17 +172,6 @@ class Registered(Shown):
         """Return the page of the registration, to commit."""
         return registration_page(self.title, self.records)
 
-    def lines(self) -> Iterator[str]:
+    def lines(self) -> list[str]:
         """Return the hash, what an amendment changed, and what the study can detect."""
-        last = self.records[-1]
-        yield f"{'amended' if last.amends else 'registered'} {last.registered}: {last.id}"
-        if last.amends:
-            yield f"changed: {', '.join(last.changed)}; scores of its arms then: {last.num_scores}"
-        for row in self.table():
-            place = f"{row['question']}, comparison {row['comparison']}, {row['task']}"
-            powers = (
-                f"; {100 * row[name]:.0f} % power to find {what}"
-                for name, what in _POWERS.items()
-                if name in row
-            )
-            yield f"{place}: detects {row['points']:.1f} points{''.join(powers)}"
+        return lines_of("registered", last=self.records[-1], rows=self.table())

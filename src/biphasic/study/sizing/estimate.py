@@ -294,18 +294,6 @@ def choose_device(
 
 
 FORMAT = "biphasic.estimate/1"
-_PARTS = {
-    "weights": "weights of the passes",
-    "masters": "fp32 weights",
-    "moments": "moments of the optimizer",
-    "gradients": "gradients",
-    "activations": "activations",
-    "head": "head's logits and gradients",
-    "temporary": "layer in progress, libraries",
-    "margin": "fragmentation (10 %)",
-    "process": "process besides training",
-    "total": "all",
-}
 
 
 @dataclass(frozen=True)
@@ -372,7 +360,7 @@ class ResourceEstimate(Shown):
 
     def lines(self) -> Sequence[str]:
         """Return parameters, FLOPs, memory, what fits, and time."""
-        return lines_of("estimate", estimate=self, titles=_PARTS)
+        return lines_of("estimate", estimate=self)
 
 
 _MODULE = "biphasic.study.sizing.speed"
