@@ -35,34 +35,6 @@ from biphasic.training.recipe import Recipe
 
 TITLE = "Study file of biphasic"
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_AXES = {
-    "type": "object",
-    "description": "Settings to vary, by their path in the arm such as `recipe.model` or "
-    "`phases.1.mlm_probability`. There is one arm for each combination of the values.",
-    "additionalProperties": {"type": "array", "minItems": 1},
-}
-_STEPS = {
-    "type": "integer",
-    "exclusiveMinimum": 0,
-    "description": "Optimizer steps of all phases together. Phases have `steps` or a `share`; one "
-    "may omit both and takes the rest.",
-}
-_SHARE = {
-    "type": "number",
-    "minimum": 0,
-    "maximum": 1,
-    "description": "Share of the arm's `steps`, instead of a number of steps.",
-}
-_SEED = {
-    "type": "integer",
-    "minimum": 0,
-    "description": "One seed for initial weights, order of rows and masks, instead of `seeds`.",
-}
-_INCLUDED = {
-    "description": "Study files that this one extends: mappings are merged, lists and values "
-    "replaced.",
-    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-}
 
 
 def study_schema() -> dict[str, Any]:
@@ -70,17 +42,18 @@ def study_schema() -> dict[str, Any]:
     schema = copy.deepcopy(StudyConfig.model_json_schema())
     schema = {"$schema": _DIALECT, **schema, "title": TITLE}
     definitions = schema["$defs"]
+    more = load_settings(Path(__file__).with_name("schema.yaml"))
     for name, phase in definitions.items():
         if not name.endswith("Phase"):
             continue
         steps = phase["properties"]["steps"]
         text = {"description": steps["description"]} if "description" in steps else {}
-        phase["properties"]["share"] = _SHARE
+        phase["properties"]["share"] = more["share"]
         phase["properties"]["steps"] = {"type": "integer", "minimum": 0, **text}
         _make_optional(phase, "steps")
-    definitions["RecipeConfig"]["properties"][SEED] = _SEED
+    definitions["RecipeConfig"]["properties"][SEED] = more[SEED]
     arm = definitions["ArmConfig"]
-    arm["properties"] |= {"steps": _STEPS, "axes": _AXES}
+    arm["properties"] |= {"steps": more["steps"], "axes": more["axes"]}
     _make_optional(arm, "name")
     arm["properties"]["recipe"] = _partial(definitions, "RecipeConfig", arm["properties"]["recipe"])
     task = definitions["TaskConfig"]
@@ -91,7 +64,7 @@ def study_schema() -> dict[str, Any]:
     definitions["SourceConfig"] = {"anyOf": [{"type": "string"}, definitions.pop("SourceConfig")]}
     _make_optional(schema, "recipe")  # which finished encoders do not need
     # Included files may have any required setting.
-    schema["properties"][INCLUDE] = _INCLUDED
+    schema["properties"][INCLUDE] = more[INCLUDE]
     schema["anyOf"] = [{"required": schema.pop("required")}, {"required": [INCLUDE]}]
     return schema
 

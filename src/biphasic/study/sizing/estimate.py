@@ -9,9 +9,10 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from biphasic.config import nearest
+from biphasic.config import load_settings, nearest
 from biphasic.errors import ConfigError, StudyError
 from biphasic.model.shape import Architecture, ModelShape
 from biphasic.shown import Shown
@@ -247,27 +248,8 @@ class Device:
     mfu: float = ASSUMED_MFU
 
 
-DEVICES = {
-    device.name: device
-    for device in (
-        Device("h100", 989.4e12, 80e9, "NVIDIA H100 Tensor Core GPU data sheet, SXM5"),
-        Device("h200", 989.4e12, 141e9, "NVIDIA H200 Tensor Core GPU data sheet, SXM"),
-        Device("a100-80gb", 312e12, 80e9, "NVIDIA A100 Tensor Core GPU data sheet, SXM4"),
-        Device("a100-40gb", 312e12, 40e9, "NVIDIA A100 Tensor Core GPU data sheet, SXM4"),
-        # A module has two, with 383 TFLOP/s and 128 GB in all. By the study's own hours
-        # (arXiv 2507.00994, section 2), 81,000 for its base models, 16,000 for PFS and 4,000 for
-        # CPT, a die reached 11.1, 10.7 and 17.1 % of its peak.
-        Device(
-            "mi250x",
-            191.5e12,
-            64e9,
-            "AMD Instinct MI250X data sheet, one of two dies; 11 % of the peak by the hours of the "
-            "base models of arXiv 2507.00994",
-            mfu=0.11,
-        ),
-        Device("cpu", None, None, "the numbers given with it"),
-    )
-}
+_TABLE = load_settings(Path(__file__).with_name("devices.yaml"))
+DEVICES = {name: Device(name, **about) for name, about in _TABLE.items()}
 
 
 def choose_device(
