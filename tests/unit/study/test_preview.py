@@ -18,7 +18,7 @@ from biphasic.study.inputs.corpus import remember
 from biphasic.study.plan.cost import group_flops
 from biphasic.study.plan.diff import difference_lines
 from biphasic.study.plan.finished import plan_notes
-from biphasic.study.plan.summary import StudyPlan, plan_lines, summarise_plan, summary_json
+from biphasic.study.plan.summary import StudyPlan, summarise_plan
 from biphasic.study.resolve import resolve
 from biphasic.study.settings.load import study_schema
 from biphasic.study.settings.study import StudyConfig
@@ -289,7 +289,7 @@ def test_arms_that_are_trained_are_named(tmp_path):
     plan = previewed(tmp_path)
     with complete_folder(plan.store / "states" / plan.arms[1].state) as partial:
         (partial / "content").write_text("x")
-    lines = plan_lines(summarise_plan(plan), plan, rate=1e12, example_tokens=64)
+    lines = StudyPlan(plan, summarise_plan(plan), 1e12, 64).lines()
     done = [line.split()[0] for line in lines if line.endswith("; already trained")]
     assert done == [arm.name for arm in plan.arms if arm.state == plan.arms[1].state]
 
@@ -297,12 +297,12 @@ def test_arms_that_are_trained_are_named(tmp_path):
 def test_words_and_json_have_the_same_numbers(tmp_path):
     plan = previewed(tmp_path)
     summary = summarise_plan(plan)
-    text = "\n".join(plan_lines(summary, plan, rate=1e12, example_tokens=64))
+    text = str(StudyPlan(plan, summary, 1e12, 64))
     assert "3 final models + 1 intermediate = 4 checkpoints to evaluate" in text
     assert "16 trainings, 24 evaluations" in text
     assert "6 of them new, after step 4" in text
     assert "8 evaluations reuse a training of another task" in text
-    record = json.loads(json.dumps(summary_json(summary, plan, rate=1e12)))
+    record = json.loads(json.dumps(StudyPlan(plan, summary, 1e12, 64).to_json()))
     assert record["shared"]["steps"] == 16
     assert record["device_hours"]["training"] == summary.shared.flops / 1e12 / 3600
     assert [point["name"] for point in record["points"]] == ["clm", "two", "untrained", "clm-3"]
@@ -310,15 +310,14 @@ def test_words_and_json_have_the_same_numbers(tmp_path):
 
 
 def test_a_long_list_of_arms_is_cut(tmp_path):
-    plan = previewed(tmp_path)
-    summary = summarise_plan(plan)
-    lines = list(plan_lines(summary, plan, rate=1, example_tokens=1, most=1))
-    assert "  and 2 more" in lines
+    arms = [{"name": f"clm-{number}", "phases": [clm(10 + number)]} for number in range(62)]
+    plan = previewed(tmp_path, arms=arms, evaluation_points=[])
+    assert "  and 2 more" in StudyPlan(plan, summarise_plan(plan), 1, 1).lines()
 
 
 def test_the_graph_has_every_state_and_segment(tmp_path):
     plan = previewed(tmp_path)
-    graph = StudyPlan(plan, summarise_plan(plan), 1e12, 64, 0, None, "").graph().splitlines()
+    graph = StudyPlan(plan, summarise_plan(plan), 1e12, 64).graph().splitlines()
     assert graph == [
         "flowchart LR",
         '  s0["clm"]',

@@ -8,7 +8,7 @@ import pytest
 
 from biphasic.errors import ConfigError
 from biphasic.model.loading.hub import LocalModel
-from biphasic.study.plan.summary import plan_lines, summarise_plan
+from biphasic.study.plan.summary import StudyPlan, summarise_plan
 from biphasic.study.resolve import resolve
 from biphasic.study.settings.study import FinetuningConfig
 from biphasic.study.study import Study
@@ -126,7 +126,7 @@ def test_the_plan_names_what_runs_vary(tmp_path, axes, line):
     config = tiny_study({"phases": [clm(8)], "axes": axes}, tasks=[])
     plan = resolve(Study(config, tmp_path), missing="placeholder").plan
     summary = summarise_plan(plan)
-    assert line in [*plan_lines(summary, plan, rate=1e12, example_tokens=64)]
+    assert line in StudyPlan(plan, summary, 1e12, 64).lines()
 
 
 def test_arms_that_attend_differently_are_no_runs_of_one_recipe(tmp_path):
@@ -134,7 +134,7 @@ def test_arms_that_attend_differently_are_no_runs_of_one_recipe(tmp_path):
     config = tiny_study(arm, tasks=[])
     assert [one.name for one in config.arms] == ["pico-clm-8-causal", "pico-clm-8-bidirectional"]
     plan = resolve(Study(config, tmp_path), missing="placeholder").plan
-    lines = plan_lines(summarise_plan(plan), plan, rate=1e12, example_tokens=64)
+    lines = StudyPlan(plan, summarise_plan(plan), 1e12, 64).lines()
     assert not [line for line in lines if line.startswith("Runs")]
 
 

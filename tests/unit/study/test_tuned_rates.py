@@ -8,7 +8,7 @@ import pytest
 
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
-from biphasic.study.plan.summary import plan_lines, summarise_plan
+from biphasic.study.plan.summary import StudyPlan, summarise_plan
 from biphasic.study.resolve import resolve
 from biphasic.study.settings.study import StudyConfig
 from biphasic.study.settings.tuned_rates import ArmRate
@@ -100,7 +100,7 @@ def test_plans_say_which_rates_are_tuned(tmp_path):
     config = study(tuned_rates=RATES)
     plan = resolve(Study(config, tmp_path), missing="placeholder").plan
     summary = summarise_plan(plan)
-    printed = plan_lines(summary, plan, rate=1e9, example_tokens=9)
+    printed = StudyPlan(plan, summary, 1e9, 9).lines()
     lines = {line.split()[0]: line for line in printed if line}
     assert lines["clm-mlm"].endswith("; peak 4e-3, tuned")
     assert lines["larger"].endswith("; peak 2e-3")

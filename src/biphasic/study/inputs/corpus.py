@@ -150,13 +150,7 @@ def pretrained_model(recipes: Iterable[Recipe]) -> PretrainedModel | None:
 
 
 def corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str | None) -> CorpusConfig:
-    """Return the settings of a corpus.
-
-    Args:
-        corpus: Settings; a folder made by `biphasic corpus build`; a corpus file (YAML), with paths
-            relative to its folder; a source of text, such as a file; or None for the built-in
-            documentation.
-    """
+    """Return the settings of a corpus: given, of a folder or file of it, or of a source of text."""
     if isinstance(corpus, CorpusConfig):
         return corpus
     if corpus is None or isinstance(corpus, Mapping):

@@ -119,41 +119,6 @@ def summarise_plan(plan: Plan, *, example_tokens: int = EXAMPLE_TOKENS) -> PlanS
     )
 
 
-def summary_json(
-    summary: PlanSummary, plan: Plan, *, rate: float, memory: int = 0
-) -> dict[str, Any]:
-    """Return a summary as JSON, with a list of its states and segments."""
-    flops = {
-        "training": summary.shared.flops,
-        "training_without_sharing": summary.alone.flops,
-        "training_left": summary.left.flops,
-        "fine_tuning": summary.finetuning_flops,
-    }
-    return {
-        "format": FORMAT,
-        **asdict(summary),
-        "rate": rate,
-        "memory_bytes": memory,
-        "device_hours": {
-            name: None if number is None else number / rate / 3600 for name, number in flops.items()
-        },
-        "points": [
-            {
-                "name": p.name,
-                "arm": p.arm.name,
-                "step": p.step,
-                "state": p.state,
-                "final": p.is_final,
-            }
-            for p in plan.points
-        ],
-        "segments": [
-            {"state": s.id, "parent": s.parent, "start": s.start, "end": s.end, "arm": s.arm.name}
-            for s in plan.segments
-        ],
-    }
-
-
 def _groups(plan: Plan, costs: dict[str, Cost]) -> tuple[GroupSummary, ...]:
     groups: dict[str, GroupSummary] = {}
     for arm in plan.arms:
@@ -190,47 +155,6 @@ def _total(numbers: Iterable[int | None]) -> int | None:
             return None
         total += number
     return total
-
-
-def plan_lines(
-    summary: PlanSummary,
-    plan: Plan,
-    *,
-    rate: float,
-    example_tokens: int,
-    memory: int = 0,
-    jobs_here: int | None = None,
-    most: int = 60,
-) -> list[str]:
-    """Return the lines that describe a plan; `memory` of its largest training, 0 if unknown."""
-    stops: dict[str, list[int]] = {}
-    for point in plan.points:
-        if not point.is_final:
-            stops.setdefault(point.arm.name, []).append(point.step)
-    unnamed = "no group" if len(summary.groups) > 1 else "all"
-    rows = [(group.name or unnamed, group.alone, group.new) for group in summary.groups]
-    if len(rows) > 1:
-        rows.append(("all", summary.alone, summary.shared))
-    saved = 1 - summary.shared.steps / summary.alone.steps if summary.alone.steps else 0
-    return lines_of(
-        "plan",
-        plan=summary,
-        arms=plan.arms,
-        most=most,
-        new=plan.new_steps(),
-        stops=stops,
-        trained=partial(is_trained, plan.store),
-        runs=[*_runs(plan)],
-        rows=rows,
-        saved=round(saved, 2),
-        short_name=short_name,
-        rate=rate,
-        example_tokens=example_tokens,
-        memory=memory,
-        jobs_here=jobs_here,
-        all_flops=_total((summary.shared.flops, summary.finetuning_flops)),
-        unknown="not known here",
-    )
 
 
 def _runs(plan: Plan) -> Iterator[tuple[list[str], list[str], list[int]]]:
@@ -287,9 +211,9 @@ class StudyPlan(Shown):
     summary: PlanSummary
     rate: float
     example_tokens: int
-    memory: int
-    jobs_here: int | None
-    advice: str
+    memory: int = 0
+    jobs_here: int | None = None
+    advice: str = ""
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return a row for each arm: its steps, and those that no earlier arm trains."""
@@ -305,21 +229,73 @@ class StudyPlan(Shown):
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan with its states, as `--json` prints it."""
-        return summary_json(self.summary, self.plan, rate=self.rate, memory=self.memory)
+        """Return the plan with its states and segments, as `--json` prints it."""
+        summary, plan = self.summary, self.plan
+        flops = {
+            "training": summary.shared.flops,
+            "training_without_sharing": summary.alone.flops,
+            "training_left": summary.left.flops,
+            "fine_tuning": summary.finetuning_flops,
+        }
+        return {
+            "format": FORMAT,
+            **asdict(summary),
+            "rate": self.rate,
+            "memory_bytes": self.memory,
+            "device_hours": {
+                name: None if number is None else number / self.rate / 3600
+                for name, number in flops.items()
+            },
+            "points": [
+                {
+                    "name": p.name,
+                    "arm": p.arm.name,
+                    "step": p.step,
+                    "state": p.state,
+                    "final": p.is_final,
+                }
+                for p in plan.points
+            ],
+            "segments": [
+                {
+                    "state": s.id,
+                    "parent": s.parent,
+                    "start": s.start,
+                    "end": s.end,
+                    "arm": s.arm.name,
+                }
+                for s in plan.segments
+            ],
+        }
 
-    def lines(self) -> Iterator[str]:
+    def lines(self) -> list[str]:
         """Return arms, costs and what is done."""
-        yield from plan_lines(
-            self.summary,
-            self.plan,
-            rate=self.rate,
-            example_tokens=self.example_tokens,
-            memory=self.memory,
-            jobs_here=self.jobs_here,
+        summary, plan = self.summary, self.plan
+        stops: dict[str, list[int]] = {}
+        for point in plan.points:
+            if not point.is_final:
+                stops.setdefault(point.arm.name, []).append(point.step)
+        unnamed = "no group" if len(summary.groups) > 1 else "all"
+        rows = [(group.name or unnamed, group.alone, group.new) for group in summary.groups]
+        if len(rows) > 1:
+            rows.append(("all", summary.alone, summary.shared))
+        saved = 1 - summary.shared.steps / summary.alone.steps if summary.alone.steps else 0
+        return lines_of(
+            "plan",
+            shown=self,
+            plan=summary,
+            arms=plan.arms,
+            most=60,
+            new=plan.new_steps(),
+            stops=stops,
+            trained=partial(is_trained, plan.store),
+            runs=[*_runs(plan)],
+            rows=rows,
+            saved=round(saved, 2),
+            short_name=short_name,
+            all_flops=_total((summary.shared.flops, summary.finetuning_flops)),
+            unknown="not known here",
         )
-        if self.advice:
-            yield self.advice
 
     def graph(self) -> str:
         """Return the graph of states as Mermaid: an arrow for each stretch of training."""
