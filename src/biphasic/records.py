@@ -375,6 +375,7 @@ class ResultRecord(KindRecord):
     num_truncated: dict[str, NonNegativeInt] = {}  # Number of truncated inputs, by split.
     probe: ProbeRecord | None = None  # None unless a linear model was fitted.
     seconds: float
+    sealed: Annotated[str | None, _UNLESS_NONE] = None  # Date and time; None in old results.
     device: str | None = None
     # Hash of the code that fine-tuned and scored (`numerics.py`); None in old results.
     code: str | None = None

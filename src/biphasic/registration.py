@@ -9,7 +9,7 @@ from typing import Any
 from biphasic.errors import DataError
 from biphasic.files import digest, write_json
 from biphasic.records import RegistrationRecord, StudyRecord
-from biphasic.store import REGISTRATION, complete_folder, complete_names
+from biphasic.store import REGISTRATION, complete_folder
 
 REGISTRATIONS = "registrations"
 _FILE = "registration.json"
@@ -53,10 +53,8 @@ def registration_id(fixed: Mapping[str, Any], code: Mapping[str, str], amends: s
 def read_registrations(study_folder: Path) -> tuple[RegistrationRecord, ...]:
     """Read a study's registrations: the first one, then its amendments."""
     records: list[RegistrationRecord] = []
-    for name in sorted(complete_names(study_folder / REGISTRATIONS)):
-        folder = study_folder / REGISTRATIONS / name
-        sealed = REGISTRATION.open(folder)
-        record = sealed.record(RegistrationRecord, _FILE)
+    for folder in sorted((study_folder / REGISTRATIONS).glob("[0-9]*")):
+        record = REGISTRATION.open(folder).record(RegistrationRecord, _FILE)
         before = records[-1].id if records else None
         if registration_id(record.fixed, record.code, record.amends) != record.id:
             raise DataError(f"{folder}: its content does not have the hash {record.id[:12]}")

@@ -113,7 +113,8 @@ class StudyRecords:
     damaged: frozenset[RunRecord]  # runs whose results cannot be used
     problems: tuple[Problem, ...]
     store: Path | None = None  # None if the records were built in memory
-    registrations: tuple[RegistrationRecord, ...] = ()  # the first, then its amendments
+    # The first, then its amendments; None if one is damaged.
+    registrations: tuple[RegistrationRecord, ...] | None = ()
     # Results of floors and references by name and task.
     baselines: Mapping[tuple[str, str], tuple[ResultRecord, ...]] = field(default_factory=dict)
     _computed: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -199,7 +200,7 @@ def load_records(folder: Path, store: Path | None = None) -> StudyRecords:
     arms = tuple(reader.arm(arm) for arm in study.arms)
     runs, baselines = tuple(reader.runs()), reader.baselines()
     results = {run: result for run in runs if (result := reader.result(run))}
-    registrations: tuple[RegistrationRecord, ...] = ()
+    registrations = None
     try:
         registrations = read_registrations(folder)
     except DataError as error:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
@@ -384,6 +385,7 @@ def _seeded(finetune_seed: int) -> Iterator[None]:
 def write_result(folder: Path, record: ResultRecord, scores: Mapping[str, SplitScores]) -> None:
     """Write a run's `result.json` and `scores.parquet`, with a row for each example, at once."""
     tables = [_split_table(split, of) for split, of in scores.items()]
+    record = record.model_copy(update={"sealed": datetime.now(UTC).isoformat(timespec="seconds")})
     with complete_folder(folder, format=record.format, id=record.id) as partial:
         write_json(partial / "result.json", record.model_dump(mode="json"), is_flushed=False)
         table = pa.concat_tables(tables or [_split_table("test", _NOTHING)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import isnan
@@ -21,7 +21,13 @@ from biphasic.analysis.statistics.pair_tests import holm
 from biphasic.analysis.text import csv_text, listing
 from biphasic.analysis.words import words
 from biphasic.numerics import Part, is_other_code
-from biphasic.records import AskedRecord, ForecastRecord, QuestionRecord, RegistrationRecord
+from biphasic.records import (
+    AskedRecord,
+    ForecastRecord,
+    QuestionRecord,
+    RegistrationRecord,
+    ResultRecord,
+)
 from biphasic.registration import changed_parts, fixed_part
 from biphasic.store import result_folder
 
@@ -307,6 +313,10 @@ def _rows(answer: Answer) -> Iterable[tuple[object, ...]]:
 def registration_sentences(records: StudyRecords) -> list[str]:
     """Describe the registration, its amendments, and whether they preceded the first score."""
     known = records.registrations
+    if known is None:
+        return [
+            "The registration is damaged, so it proves nothing; 'biphasic study verify' says where."
+        ]
     if not known:
         return ["These questions were not registered before the results."]
     sentences = [words().registered(one) for one in known]
@@ -317,20 +327,21 @@ def registration_sentences(records: StudyRecords) -> list[str]:
             f"The study was changed after that ({listing([*changed])}), and not registered again."
         )
         return sentences
-    return [*sentences, _order(records)]
+    return [*sentences, _order(records, known)]
 
 
-def _order(records: StudyRecords) -> str:
+def _order(records: StudyRecords, known: Sequence[RegistrationRecord]) -> str:
     """State whether the last registration preceded the first score, by the dates of results."""
-    known, written = records.registrations, sorted(_written(records))
-    last = known[-1]
+    results = records.results_of(records.runs)
+    written, last = sorted(_written(records, results)), known[-1]
     what = "Amended" if last.amends else "Registered"
     registered = datetime.fromisoformat(last.registered).timestamp()
     # An amendment does not undo that scores were seen.
     were_seen = any(one.num_scores for one in known) or any(date < registered for date in written)
     first = datetime.fromtimestamp(written[0], UTC) if written else None
     date = first and first.isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
-    return words().order(what, were_seen, date)
+    are_sealed = all(result.sealed for result in results)  # not by older versions
+    return words().order(what, were_seen, date, are_sealed)
 
 
 def _is_other_code(records: StudyRecords, last: RegistrationRecord) -> bool:
@@ -348,9 +359,10 @@ def _is_other_code(records: StudyRecords, last: RegistrationRecord) -> bool:
     )
 
 
-def _written(records: StudyRecords) -> list[float]:
-    """Return the dates of the results' files, which are the only dates that results have."""
-    if records.store is None:
-        return []
-    names = {result.id for result in records.results_of(records.runs)}
-    return [(result_folder(records.store, n) / "result.json").stat().st_mtime for n in names]
+def _written(records: StudyRecords, results: Sequence[ResultRecord]) -> Iterator[float]:
+    """Yield the dates of results: those sealed in them, or those of their files."""
+    for result in results:
+        if result.sealed:
+            yield datetime.fromisoformat(result.sealed).timestamp()
+        elif records.store is not None:
+            yield (result_folder(records.store, result.id) / "result.json").stat().st_mtime
