@@ -141,6 +141,8 @@ def load_settings(path: Path | str) -> dict[str, Any]:
             mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
             line = f"line {mark.line + 1}: " if mark else ""
             raise ConfigError(f"{path}: not valid YAML: {line}{yaml_reason(error)}") from None
+    if raw is None:
+        raise ConfigError(f"{path}: is empty; expected a mapping of settings")
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: expected a mapping of settings at the top level")
     return raw

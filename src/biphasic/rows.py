@@ -272,6 +272,8 @@ def _table_rows(path: Path, records: Iterator[tuple[int, list[str]]]) -> Iterato
     _, header = next(records, (1, []))
     if not any(header):
         raise DataError(f"{path}:1: no header; the first line must name the columns")
+    if len(header) == 1 and ";" in header[0]:
+        raise DataError(f"{path}:1: semicolons separate the columns; save the file with commas")
     _check_header(header, where=f"{path}:1")
     for number, fields in records:
         if fields == header:

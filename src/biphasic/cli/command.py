@@ -152,6 +152,18 @@ class Command(TyperCommand):
             if option.default is False:
                 option.secondary_opts = []
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options; the error of a value names it."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            errors = getattr(error.__cause__, "errors", list)()  # pydantic's, of newer typers
+            if errors and (given := repr(errors[0]["input"])) not in error.message:
+                error.message += f", not {given}"
+            if getattr(error.param, "multiple", False):
+                error.message += "; repeat the option for several"
+            raise
+
     def get_help(self, ctx: Any) -> str:
         """Return the help, with the registered kinds of tasks."""
         for option in self.params:

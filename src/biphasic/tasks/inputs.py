@@ -125,4 +125,6 @@ def require_columns(row: Row, columns: Iterable[str]) -> None:
             there = [str(name) for name in row.value]
             listed = ", ".join(map(repr, there)) or "none"
             hint = closest(column, there)
-            raise row.error(f"no column '{column}'{hint}; there are {listed}")
+            raise row.error(
+                f"no column '{column}'{hint}; there are {listed}; name it with --column"
+            )

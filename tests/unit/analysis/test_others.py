@@ -187,11 +187,6 @@ def test_filters_of_a_task_have_the_weight_of_one_task_in_an_average(tmp_path, d
     assert average["high"] - average["difference"] == pytest.approx(error * 1.96, rel=0.01)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a comparison over a benchmark calls its tasks test examples",
-)
 def test_a_comparison_over_a_benchmark_counts_its_tasks(tmp_path):
     for model, scores in (("org__a", (0.5, 0.6, 0.9)), ("org__b", (0.4, 0.3, 0.8))):
         for name, score in zip("ABC", scores, strict=True):
@@ -211,7 +206,7 @@ def test_a_benchmark_is_compared_over_its_tasks(tmp_path):
     assert {row["model"] for row in found.table()} == {"org/a", "org/b", "org/c"}
     assert {row["dataset"] for row in found.table()} == {"MTEB"}
     lines = "\n".join(found.compare().lines())
-    assert "30 test examples" in lines
+    assert "30 tasks" in lines
     assert "1 of 2 neighbouring ranks cannot be told apart" in lines
     assert "groups without a clear difference: org/" in lines
     assert figures(tmp_path, tmp_path / "drawn", formats=["csv"]).out.is_dir()

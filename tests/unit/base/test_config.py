@@ -265,7 +265,7 @@ def test_unknown_override_is_named(path):
     [
         (b"name: a\n  title: b", "not valid YAML: line 2: "),
         (b"- a\n- b\n", "expected a mapping of settings at the top level"),
-        (b"", "expected a mapping of settings at the top level"),
+        (b"", "is empty; expected a mapping of settings"),
         (b"title: \xff\xfe", "cannot be read"),
     ],
 )

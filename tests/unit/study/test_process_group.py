@@ -24,8 +24,11 @@ from biphasic.errors import ConfigError, DataError, DoneElsewhereError, LostRank
 from biphasic.execution import node, ranks
 from biphasic.execution.ranks import Heartbeats
 from biphasic.ports import STORE
+from biphasic.store import complete_folder
+from biphasic.study.inputs.corpus import DataPaths
 from biphasic.study.jobs.train import RANK, TrainJob
 from biphasic.training.compute import ComputeConfig
+from biphasic.training.lineage import Lineage
 from mini_study import has_ended
 
 LOST = {
@@ -84,6 +87,25 @@ def job_of(make_recipe, tmp_path, processes):
         tensorboard=None,
         compute=ComputeConfig(processes=processes),
     )
+
+
+def test_a_warning_is_a_line_of_its_own_and_no_part_of_the_progress_line(
+    make_recipe, training_data, tmp_path
+):
+    with complete_folder(tmp_path / "tokenizer") as partial:
+        training_data.tokenizer.save(partial)
+    for name, text in (("train", training_data.corpus), ("heldout", training_data.heldout)):
+        (tmp_path / name).symlink_to(text.folder)
+    recipe, reports = make_recipe({"objective": "mlm", "steps": 1, "mlm_probability": 1e-9}), []
+    job = job_of(make_recipe, tmp_path, 1).model_copy(update={"recipe": recipe, "end": 1})
+    data = DataPaths.model_validate(job.data)
+    job = job.model_copy(
+        update={"data": data, "id": Lineage(recipe, data.open().fingerprint).identities[-1]}
+    )
+    job.train(reports.append)
+    assert [(one.text, one.note[:22]) for one in reports if one.note] == [
+        ("", "step 0 makes no update")
+    ]
 
 
 @pytest.fixture

@@ -93,8 +93,9 @@ def read_others(folder: Path, choice: DatasetChoice) -> Layout | None:
             facts = metric_facts(one.metric)
             about = KindFacts(facts.title, (facts,), is_trained=False)
             datasets[name] = DatasetInfo(
-                name, one.metric.upper(), one.metric, data=one.data, about=about
-            )
+                name, one.metric.upper(), one.metric, data=one.data, about=about,
+                example="task" if one.data == _BENCHMARK else DatasetInfo.example,
+            )  # fmt: skip
             for model, values in by_model.items():
                 scores = {key: values.scores[key] for key in common}
                 mean = fmean(scores.values())

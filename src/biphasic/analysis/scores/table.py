@@ -90,6 +90,7 @@ class DatasetInfo:
     num_train: int = 0  # training examples that a run reads; 0 if unknown
     data: str = ""  # hash of its examples, which several datasets may share; empty if unknown
     about: KindFacts | None = None  # facts about its kind of task; None for the first kinds
+    example: str = "test example"  # what a run has many scores of
 
     @property
     def is_zero_shot(self) -> bool:

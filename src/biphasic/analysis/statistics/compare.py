@@ -141,6 +141,7 @@ class ModelComparison:
     num_arms: int | None  # number of arms whose pairs Tukey's correction covers; None for Holm's
     is_planned: bool  # whether the study named it beforehand; all others are exploratory
     unit: str  # what the pairs are, as in `Scores`
+    example: str  # as in `DatasetInfo`
     # Whether a model has seeds that the other lacks: the difference is not that of the two means.
     is_of_common_seeds: bool
     is_at_end: bool  # whether a score is at an end of the rates tried, so this is provisional
@@ -170,7 +171,7 @@ class ModelComparison:
         """Number of test examples, and of their clusters where there are fewer."""
         if self.contrast is None:
             return ""
-        num, text = self.num_clusters, count(self.num_examples, "test example")
+        num, text = self.num_clusters, count(self.num_examples, self.example)
         return f"{text} in {count(num, 'cluster')}" if num < self.num_examples else text
 
     @property
@@ -329,6 +330,7 @@ class Family:
             num_arms=self.num_arms if plan is None and self.uses_blocks else None,
             is_planned=plan is not None,
             unit=self.scores.unit,
+            example=self.dataset.example,
             is_at_end=any(
                 self.scores.get(name, self.dataset.name).is_at_end for name in (first, second)
             ),

@@ -127,7 +127,7 @@ class TrainJob(Job):
                 tensorboard=self.tensorboard,
                 report=forward,
                 describe=show if ranks.is_first else None,
-                warn=(lambda text: show(text, note=text)) if ranks.is_first else None,
+                warn=(lambda text: show("", note=text)) if ranks.is_first else None,
                 compute=self.compute,
                 should_stop=should_stop,
             ),
