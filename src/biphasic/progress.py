@@ -8,10 +8,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -33,6 +34,7 @@ from biphasic.errors import visible
 # Seconds between lines on a console; documented as ten, since a busy machine prints late.
 LINE_SECONDS = 9.0
 NOTEBOOK_SECONDS = 1.0  # between updates of a notebook's line
+WAITED_SECONDS = 60.0  # of all threads together, for cores that other programs use
 # Time of each console's last line, shared by consecutive parts of work.
 _PRINTED: WeakKeyDictionary[Console, float] = WeakKeyDictionary()
 _THREAD = "biphasic-progress"
@@ -95,16 +97,17 @@ class Bars(Progress):
         self._ended = threading.Event()
         show = self._print_lines
         # What publishes displays below a cell, if this process is a notebook's kernel.
-        if console.stderr and (ipython := sys.modules.get("IPython")):
+        if self.disable and console.stderr and (ipython := sys.modules.get("IPython")):
             shell: Any = ipython.get_ipython()
             if hasattr(shell, "kernel"):
                 show = partial(self._rewrite_line, shell.display_pub.publish)
-        self._lines = threading.Thread(target=show, name=_THREAD, daemon=True)
+        name = _THREAD if self.disable else "biphasic-threads"
+        self._lines = threading.Thread(target=show, name=name, daemon=True)
 
     def start(self) -> None:
         """Show the bars, or start printing lines."""
         super().start()
-        if self.disable and not self.console.quiet:
+        if not self.console.quiet:
             self._lines.start()
 
     def stop(self) -> None:
@@ -115,10 +118,18 @@ class Bars(Progress):
         super().stop()
 
     def _print_lines(self) -> None:
-        last = _PRINTED.setdefault(self.console, time.monotonic())
+        last, before, is_said = _PRINTED.setdefault(self.console, time.monotonic()), _times(), False
         while not self._ended.wait(max(last + LINE_SECONDS - time.monotonic(), 0.0)):
-            say_on(self.console)(self._line())
+            if self.disable:
+                say_on(self.console)(self._line())
             last = _PRINTED[self.console] = time.monotonic()
+            ran, waited = (now - then for now, then in zip(_times(), before, strict=True))
+            if waited > max(ran, WAITED_SECONDS) and not is_said:
+                is_said = True
+                say_on(self.console)(
+                    f"threads ran for {ran:,.0f} s and waited {waited:,.0f} s for cores that other "
+                    "programs use; fewer may be faster (--threads or OMP_NUM_THREADS)"
+                )
 
     def _rewrite_line(self, publish: Callable[..., None]) -> None:
         """Show one line below a notebook's cell, which needs no widgets; the last one stays."""
@@ -168,6 +179,16 @@ def end_expected(seconds: float | None) -> str:
     end = now + timedelta(seconds=seconds)
     day = "" if end.date() == now.date() else "%Y-%m-%d "
     return f"end expected in {clock(seconds)}, at {end.strftime(f'{day}%H:%M')}"
+
+
+def _times() -> tuple[float, float]:
+    """Return how long this process's threads ran, and waited for a core; zeros if unknown."""
+    ran = waited = 0
+    for file in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError):  # the thread has ended
+            nanoseconds = file.read_text().split()
+            ran, waited = ran + int(nanoseconds[0]), waited + int(nanoseconds[1])
+    return ran / 1e9, waited / 1e9
 
 
 def _has_widgets() -> bool:
