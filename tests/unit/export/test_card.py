@@ -395,7 +395,7 @@ class TestFineTuned:
         card = self.write(tmp_path, baselines=above)
         assert "instead: floors: majority 49.90; references: bag of words 80.30.\n" in card
         card = self.write(tmp_path, baselines={"floor:majority": 0.76})
-        below = "below floor: majority: not evidence of what pretraining adds"
+        below = "below floor: majority: the model may have learned nothing"
         assert f"instead: floors: majority 76.00; {below}.\n" in card
 
     def test_vectors_are_made_as_for_the_scores(self, tmp_path):

@@ -149,7 +149,8 @@ def baseline_sentences(
     highest = max(floors.values(), default=-math.inf) + _ROUNDING
     if mean - half_width <= highest:
         floor = max(floors, key=floors.__getitem__)
-        yield words().no_evidence(baseline_label(floor), mean <= highest)
+        meaning = "the model may have learned nothing"
+        yield words().no_evidence(baseline_label(floor), mean <= highest, meaning)
 
 
 def floor_tests(scores: Scores, dataset: str) -> FloorTests:
