@@ -101,7 +101,7 @@ def write_head(folder: Path, kind: str, *, fill: float | None = None, **details:
     from biphasic.tasks.records import HeadRecord
 
     forms = {"tc": "token-classification", "qa": "question-answering"}
-    labels = {"sc": ("cat", "dog"), "tc": LABELS}.get(kind, ())
+    labels = {"sc": ("cat", "dog"), "ml": ("cat", "dog"), "tc": LABELS}.get(kind, ())
     number = {"sr": 1, "qa": 2}.get(kind, len(labels))
     draw, shapes = torch.Generator().manual_seed(1), {"weight": (number, 32), "bias": (number,)}
     head = {
@@ -126,7 +126,7 @@ def write_head(folder: Path, kind: str, *, fill: float | None = None, **details:
         "protocol": protocol.model_dump(mode="json"),
         "head": {**names, "num_outputs": number},
         "labels": labels,
-        "fields": ("text",) if kind in {"sc", "sr"} else (),
+        "fields": ("text",) if kind in {"sc", "ml", "sr"} else (),
         **details,
     }
     written = HeadRecord.model_validate(record).model_dump_json(exclude_none=True)

@@ -135,12 +135,16 @@ class TextEncoder:
         out: Path | str | None = None,
         *,
         columns: Sequence[str] = (),
+        top: int | None = None,
         format: str | None = None,
         quiet: bool = False,
     ) -> Predictions:
         """Predict with a fine-tuned model, as `biphasic.predict` does."""
-        options = {"columns": columns, "format": format, "device": self._device, "quiet": quiet}
-        return Predict(self.folder, source, out, **options).with_model(lambda _: self._finetuned)
+        predict = Predict(
+            self.folder, source, out,
+            columns=columns, top=top, format=format, device=self._device, quiet=quiet,
+        )  # fmt: skip
+        return predict.with_model(lambda _: self._finetuned)
 
     def fill_mask(self, text: str, *, top: int = 5, reading: Reading | None = None) -> Fillings:
         """Return the most probable tokens for each mask of a text.

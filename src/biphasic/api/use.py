@@ -44,7 +44,7 @@ class Predict(Texts):
         >>> from biphasic import predict
         >>> found = predict("sorter", ["the cat sat on the mat"])
         >>> found.rows[0]["label"] in ("good", "bad"), found.frame.shape
-        (True, (1, 3))
+        (True, (1, 5))
     """
 
     folder: Path | str
@@ -58,6 +58,8 @@ class Predict(Texts):
     _: KW_ONLY
     columns: Sequence[str] = option(default=(), flag="--column")
     """Text columns; two for pairs, or for question and context. Default: see docs/tasks.md."""
+    top: int | None = option(default=None, least=1)
+    """Number of most probable labels in `probabilities`, best first. Default: all."""
 
     def __call__(self) -> Predictions:
         with self.computing():
@@ -82,6 +84,7 @@ class Predict(Texts):
                 opened,
                 rows if out is None else file,
                 columns=self.columns,
+                top=self.top,
                 device=self.device,
                 report=report,
                 loaded=load,

@@ -103,11 +103,19 @@ def _json_lines(stream: Any) -> Write:
 
 def _csv(stream: Any, columns: Mapping[str, Any]) -> Write:
     writer = csv.writer(stream)
-    writer.writerow(columns)
+    # A value for each label has columns of its own.
+    parts = [
+        (name, part)
+        for name, form in columns.items()
+        for part in (form if isinstance(form, Mapping) else ("",))
+    ]
+    writer.writerow([f"{name}.{part}" if part else name for name, part in parts])
 
     def write(rows: Rows) -> None:
         for row in rows:
-            writer.writerow([_cell(row.get(name)) for name in columns])
+            writer.writerow(
+                [_cell(row[name].get(part) if part else row.get(name)) for name, part in parts]
+            )
 
     return write
 

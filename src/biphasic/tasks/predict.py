@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,7 @@ def predict_file(
     out: Path | list[Mapping[str, Any]] | None,
     *,
     columns: Sequence[str] = (),
+    top: int | None = None,
     device: str | None = None,
     report: Report | None = None,
     loaded: Callable[[Path], FinetunedModel] | None = None,
@@ -99,6 +100,10 @@ def predict_file(
     target = parse_device(device)
     record = _head(folder)
     kind = KINDS[record.kind]
+    columns_of = kind.learner.predicted
+    by_label = [name for name, form in columns_of.items() if form == BY_LABEL]
+    if top and not by_label:
+        raise DataError(f"--top: a {kind.facts.title} model gives labels no probabilities")
     chosen = TextColumns(record, columns)
     total = check_rows(source, lambda row: _example(row, chosen, record))
     tune_allocator()
@@ -106,18 +111,24 @@ def predict_file(
     with computing_on(target):
         finetuned = (loaded or load_finetuned)(folder)
     finetuned = replace(finetuned, encoder=replace(finetuned.encoder, watch=windows.watch))
-    by_label = dict.fromkeys(record.labels, float)
-    columns_of = kind.learner.predicted
-    forms = {name: by_label if form == BY_LABEL else form for name, form in columns_of.items()}
-    with row_writer(out, {"id": str, **forms}) as write:
+    forms = {**columns_of, **dict.fromkeys(by_label, dict.fromkeys(record.labels, float))}
+    with row_writer(out, {"id": str, **forms, "truncated": bool}) as write:
 
         def predict(window: list[Row]) -> tuple[int, int]:
             examples = [_example(row, chosen, record) for row in window]
             with torch.inference_mode():
                 read = [example for _, example in examples]
-                predicted, num_cut = kind.learner.predict(finetuned, read)
-            write([{"id": id_, **row} for (id_, _), row in zip(examples, predicted, strict=True)])
-            return num_cut, sum(map(chosen.is_empty, window))
+                predicted, cut = kind.learner.predict(finetuned, read)
+            for row, name in product(predicted, by_label if top else ()):
+                best = sorted(row[name].items(), key=lambda item: -item[1])
+                row[name] = dict(best[:top])
+            write(
+                [
+                    {"id": id_, **row, "truncated": is_cut}
+                    for (id_, _), row, is_cut in zip(examples, predicted, cut, strict=True)
+                ]
+            )
+            return sum(cut), sum(map(chosen.is_empty, window))
 
         rows = _windows(source.rows())
         return windows.run(rows, predict, max_seqlen=finetuned.protocol.max_seqlen)

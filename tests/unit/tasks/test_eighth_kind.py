@@ -75,8 +75,8 @@ class SignLearner(TextLearner):
 
     @classmethod
     def predict(cls, finetuned, examples):
-        outputs, num_cut = pooled_outputs(finetuned, examples)
-        return [{"is_for": x > 0, "strength": abs(x)} for x in outputs[:, 0].tolist()], num_cut
+        outputs, cut = pooled_outputs(finetuned, examples)
+        return [{"is_for": x > 0, "strength": abs(x)} for x in outputs[:, 0].tolist()], cut
 
 
 class Polarity(TaskKind):

@@ -324,35 +324,35 @@ def test_a_file_system_without_links(tmp_path, monkeypatch):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["ours"]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=KeyError, reason="rows will have a score, that of the label, and truncated"
-)
-@pytest.mark.parametrize("key", ["score", "truncated"])
 def test_a_row_has_the_score_of_its_label_and_says_whether_its_text_was_cut(
-    one_thread, finetuned, tmp_path, key
+    one_thread, finetuned, tmp_path
 ):
     source = write_jsonl(tmp_path / "t.jsonl", [{"text": "the cat"}, {"text": "the cat " * 90}])
     _, rows = run(finetuned("sc"), source, tmp_path / "o.jsonl")
-    highest = [max(row["probabilities"].values()) for row in rows]
-    assert [row[key] for row in rows] == {"score": highest, "truncated": [False, True]}[key]
+    assert [row["score"] for row in rows] == [max(row["probabilities"].values()) for row in rows]
+    assert [row["truncated"] for row in rows] == [False, True]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="a CSV file will have a column for each label"
-)
-def test_a_csv_file_has_a_column_for_each_label(one_thread, finetuned, tmp_path):
+@pytest.mark.parametrize("kind", ["sc", "ml"])
+def test_a_csv_file_has_a_column_for_each_label(one_thread, finetuned, tmp_path, kind):
     source = write_jsonl(tmp_path / "t.jsonl", [{"text": "the cat"}])
-    run(finetuned("sc"), source, tmp_path / "o.csv")
+    _, [row] = run(finetuned(kind), source, tmp_path / "o.jsonl")
+    run(tmp_path / kind, source, tmp_path / "o.csv")
     with (tmp_path / "o.csv").open(newline="") as stream:
-        [row] = csv.DictReader(stream)
-    assert {"cat", "dog"} & {name.rpartition(".")[2] for name in row} == {"cat", "dog"}
+        [cells] = csv.DictReader(stream)
+    found = {name: float(cells[f"probabilities.{name}"]) for name in row["probabilities"]}
+    assert found == row["probabilities"]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="predict will have --top, the number of best labels"
-)
-def test_the_best_labels_can_be_chosen(one_thread, finetuned, tmp_path, cli):
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
+def test_the_best_labels_can_be_chosen(one_thread, finetuned, tmp_path, cli, suffix):
     source = write_jsonl(tmp_path / "t.jsonl", [{"text": "the cat"}])
-    out = tmp_path / "o.jsonl"
+    out = tmp_path / f"o{suffix}"
     assert cli("predict", finetuned("sc"), source, "--out", out, "--top", "1")[0] == 0
-    assert len(read_jsonl(out)[0]["probabilities"]) == 1
+    [row] = (row.value for row in open_input(str(out)).rows())
+    nested = row.get("probabilities") or {n: v for n, v in row.items() if "." in n}
+    assert [float(v) for v in nested.values() if v not in {None, ""}] == [float(row["score"])]
+    code, _, error = cli(
+        "predict", finetuned("sr"), source, "--out", tmp_path / "r.csv", "--top", "1"
+    )
+    assert (code, "gives labels no probabilities" in error) == (2, True)

@@ -53,7 +53,9 @@ class LabelledText(AnsweredText):
 class LabelLearner(TextLearner):
     """Cross-entropy of labels."""
 
-    predicted: ClassVar[Mapping[str, Any]] = {"label": str, "probabilities": BY_LABEL}
+    predicted: ClassVar[Mapping[str, Any]] = {
+        "label": str, "score": float, "probabilities": BY_LABEL
+    }  # fmt: skip
 
     def mean_loss(self, outputs: Tensor, expected: Array) -> Tensor:
         import torch
@@ -89,14 +91,18 @@ class LabelLearner(TextLearner):
     def predict(cls, finetuned: FinetunedModel, examples: Sequence[str]) -> Predictions:
         from scipy.special import softmax
 
-        logits, num_cut = pooled_outputs(finetuned, examples)
+        logits, cut = pooled_outputs(finetuned, examples)
         labels = finetuned.record.labels
         best = logits.argmax(axis=1).tolist()
         rows = [
-            {"label": labels[number], "probabilities": dict(zip(labels, shares, strict=True))}
+            {
+                "label": labels[number],
+                "score": shares[number],
+                "probabilities": dict(zip(labels, shares, strict=True)),
+            }
             for number, shares in zip(best, softmax(logits, axis=1).tolist(), strict=True)
         ]
-        return rows, num_cut
+        return rows, cut
 
 
 class Classification(TaskKind):
@@ -196,14 +202,14 @@ class LabelSetLearner(TextLearner):
     def predict(cls, finetuned: FinetunedModel, examples: Sequence[str]) -> Predictions:
         from scipy.special import expit
 
-        logits, num_cut = pooled_outputs(finetuned, examples)
+        logits, cut = pooled_outputs(finetuned, examples)
         names = finetuned.record.labels
         both = zip(_named(logits > 0, names), expit(logits).tolist(), strict=True)
         rows = [
             {"labels": labels, "probabilities": dict(zip(names, shares, strict=True))}
             for labels, shares in both
         ]
-        return rows, num_cut
+        return rows, cut
 
 
 class MultiLabel(TaskKind):

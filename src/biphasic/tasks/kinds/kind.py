@@ -34,8 +34,8 @@ if TYPE_CHECKING:  # plans read kinds without torch
 # Setting of kinds that can be scored after fine-tuning on another task of the kind.
 TRAINED_ON = "trained_on"
 BY_LABEL = "by label"  # form of a prediction's column: a float for each label
-# One prediction per example, its values by column, and the number of truncated examples.
-Predictions = tuple[list[dict[str, Any]], int]
+# One prediction per example, its values by column, and whether the example was truncated.
+Predictions = tuple[list[dict[str, Any]], list[bool]]
 Sample = str | tuple[str, str]  # a text as the model reads it, or two that it reads as a pair
 Column = NDArray[Any] | Sequence[str] | Sequence[Sequence[str]]
 

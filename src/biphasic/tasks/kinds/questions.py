@@ -108,7 +108,7 @@ class AnswerLearner(Learner):
             for split, questions in task.splits.items()
         }
         for split, part in self.parts.items():
-            self.num_truncated[split] = part.num_cut
+            self.num_truncated[split] = sum(part.cut)
             self.num_truncated[f"{split}_lost_answers"] = part.num_lost_answers
         longest = self.parts["train"].longest_answer
         self.max_answer_tokens = self.protocol.max_answer_tokens or longest
@@ -212,7 +212,7 @@ class AnswerLearner(Learner):
             _answer_row(span, question.context, may_abstain=record.may_abstain)
             for span, question in zip(spans, examples, strict=True)
         ]
-        return rows, part.num_cut
+        return rows, part.cut
 
 
 class QuestionAnswering(TaskKind):
@@ -393,7 +393,7 @@ class SplitWindows:
 
     num_questions: int
     windows: list[Window]
-    num_cut: int  # truncated questions
+    cut: list[bool]  # whether each question is truncated
     num_lost_answers: int  # questions whose first answer fits in no window
     longest_answer: int  # longest first answer in tokens, at least 1
 
@@ -405,10 +405,11 @@ def question_windows(
     separator = tokenizer.separator_ids
     contexts = _encode_contexts(questions, tokenizer)
     windows: list[Window] = []
-    num_cut, num_lost, longest_answer = 0, 0, 1
+    cut: list[bool] = []
+    num_lost, longest_answer = 0, 1
     for number, question in enumerate(questions):
         asked = tokenizer.encode(question.question)
-        num_cut += len(asked) > protocol.max_question_tokens
+        cut.append(len(asked) > protocol.max_question_tokens)
         prefix = [tokenizer.bos_id, *asked[: protocol.max_question_tokens], *separator]
         ids, offsets = contexts[question.context]
         answer = _answer_tokens(question, offsets)
@@ -425,7 +426,7 @@ def question_windows(
                 target, is_held = (answer[0] + moved, answer[1] + moved), True
             windows.append(Window(number, sequence, len(prefix), offsets[start:end], target))
         num_lost += not is_held
-    return SplitWindows(len(questions), windows, num_cut, num_lost, longest_answer)
+    return SplitWindows(len(questions), windows, cut, num_lost, longest_answer)
 
 
 def _encode_contexts(

@@ -94,9 +94,9 @@ class ValueLearner(TextLearner):
 
     @classmethod
     def predict(cls, finetuned: FinetunedModel, examples: Sequence[str]) -> Predictions:
-        outputs, num_cut = pooled_outputs(finetuned, examples)
+        outputs, cut = pooled_outputs(finetuned, examples)
         values = outputs[:, 0] * finetuned.record.deviation + finetuned.record.mean
-        return [{"score": value} for value in values.tolist()], num_cut
+        return [{"score": value} for value in values.tolist()], cut
 
 
 class Regression(TaskKind):

@@ -224,7 +224,7 @@ class TagLearner(Learner):
             tags = aligned[index].best_tags(logits)
             shares = softmax(logits.astype(np.float64), axis=1)
             rows[index] = _entity_row(examples[index], tags, shares, labels=finetuned.record.labels)
-        return rows, sum(sentence.is_cut for sentence in aligned)
+        return rows, [sentence.is_cut for sentence in aligned]
 
 
 class Tagging(TaskKind):

@@ -195,12 +195,13 @@ class TextLearner(Learner):
 
 def pooled_outputs(
     finetuned: FinetunedModel, texts: Sequence[str]
-) -> tuple[NDArray[np.float64], int]:
-    """Return the head's outputs for texts, [num_texts, num_outputs], and how many were cut."""
-    from biphasic.tasks.encoding import encode_texts
+) -> tuple[NDArray[np.float64], list[bool]]:
+    """Return the head's outputs for texts, [num_texts, num_outputs], and which were cut."""
+    from biphasic.tasks.encoding import frame
 
-    sequences, num_cut = encode_texts(
-        texts, finetuned.tokenizer, max_seqlen=finetuned.protocol.max_seqlen
-    )
+    tokenizer, most = finetuned.tokenizer, finetuned.protocol.max_seqlen
+    encoded = tokenizer.encode_many(texts)
+    sequences = [frame(ids, tokenizer, max_seqlen=most) for ids in encoded]
     # In double precision the probabilities of a text add up to one.
-    return finetuned.head(finetuned.encoder.pooled(sequences)).cpu().double().numpy(), num_cut
+    outputs = finetuned.head(finetuned.encoder.pooled(sequences)).cpu().double().numpy()
+    return outputs, [len(ids) + 2 > most for ids in encoded]
