@@ -49,6 +49,7 @@ FORMS = {
     ("llama", "sc"): "sequence-classification",
     ("qwen3", "sr"): "sequence-classification",
     ("modernbert", "ir"): "sentence-transformers",
+    ("modernbert", "sc"): "sequence-classification",
 }
 OWN_CLASS = {("eurobert", "qa"), ("qwen3", "sr")}
 # What somebody does who has never heard of this package.
@@ -125,27 +126,12 @@ def task_of(made: FinetunedFolder) -> Path:
     return made.folder.parent / f"task-{made.record.kind}"
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a classifier of a family with a class in transformers is written as a class of its "
-    "own, which needs trust_remote_code; 'finetune' will train the head of that class",
-)
-def test_classifiers_of_known_families_need_no_code(one_thread, make):
-    assert not make("modernbert", "sc").record.needs_code
-
-
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="that the folder needs trust_remote_code is said when it is written; it will be said "
-    "before training",
-)
-def test_the_need_for_code_is_said_before_training(one_thread, given, tmp_path, capsys):
-    model, task = given("qwen3", "sr")
+@pytest.mark.parametrize("family", ["qwen3", "modernbert"])
+def test_the_need_for_code_is_said_before_training(one_thread, given, tmp_path, capsys, family):
+    model, task = given(family, "sr")
     made = fine_tune(model, task, tmp_path / "out", root=tmp_path / "root")
-    assert made.record.needs_code
-    assert "trust_remote_code" in capsys.readouterr().err
+    assert made.record.needs_code == (family == "qwen3")
+    assert ("trust_remote_code" in capsys.readouterr().err) == made.record.needs_code
 
 
 @pytest.mark.parametrize(("family", "kind"), FORMS)

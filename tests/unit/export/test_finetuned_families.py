@@ -44,6 +44,7 @@ ALL = [
 EXACT = {
     **{(family, kind): "EuroBert" for family in ("llama", "llama3", "eurobert")
        for kind in ("sc", "ml", "sr", "tc")},
+    **{("modernbert", kind): "ModernBert" for kind in ("sc", "ml", "sr", "tc", "qa")},
     **{(family, "tc"): name for family, name in {
         "qwen2": "Qwen2", "qwen3": "Qwen3", "smollm3": "SmolLM3",
         "mistral": "Mistral", "gemma2": "Gemma2", "phi3": "Phi3",

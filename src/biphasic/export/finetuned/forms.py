@@ -2,12 +2,14 @@
 
 Where transformers has a class with exactly the structure of body and head, it is written as that
 class. EuroBERT's sequence classifier is our dense head; as gelu(z) - gelu(-z) = z for every z, a
-hidden layer that holds each output and its negative computes a linear head exactly. All others are
-written with a class of their own (`encoder_with_head.py`).
+hidden layer that holds each output and its negative computes a linear head exactly. ModernBERT
+normalizes that layer, which is then the same but for rounding (`_FAR`). All others are written with
+a class of their own (`encoder_with_head.py`).
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -17,7 +19,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import EuroBertConfig, EuroBertForSequenceClassification, PretrainedConfig
+from transformers import (
+    EuroBertConfig,
+    EuroBertForSequenceClassification,
+    ModernBertConfig,
+    ModernBertForQuestionAnswering,
+    ModernBertForSequenceClassification,
+    ModernBertForTokenClassification,
+    PretrainedConfig,
+)
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_QUESTION_ANSWERING_MAPPING,
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
@@ -38,6 +48,14 @@ _LINEAR: Mapping[Form, Any] = {
     "token-classification": MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
     "question-answering": MODEL_FOR_QUESTION_ANSWERING_MAPPING,
 }
+_NORMED: Mapping[Form, Any] = {
+    "sequence-classification": ModernBertForSequenceClassification,
+    "token-classification": ModernBertForTokenClassification,
+    "question-answering": ModernBertForQuestionAnswering,
+}
+# A layer norm divides by nearly the same number if two constants outweigh all other values:
+# outputs z are off by a share of about z^2 / _FAR^2. In fp16, 65,504 is the largest number.
+_FAR = 1e4
 _OWN: Mapping[Form, type[own.EncoderWithHead]] = {
     "sequence-classification": own.EncoderForSequenceClassification,
     "token-classification": own.EncoderForTokenClassification,
@@ -131,6 +149,8 @@ def forms_of(
         return
     model, form = _Finetuned(config, body, head, record), KINDS[record.kind].facts.form
     exact = _sequence_form if form == "sequence-classification" else _linear_form
+    if isinstance(config, ModernBertConfig):
+        exact = _normed_form
     if written := exact(model):
         yield written
     yield _own_form(model)
@@ -175,17 +195,41 @@ def _sequence_form(model: _Finetuned) -> WrittenForm | None:
     )
 
 
-def _as_dense(head: Mapping[str, Tensor], record: HeadRecord) -> dict[str, Tensor]:
+def _normed_form(model: _Finetuned) -> WrittenForm | None:
+    """Return ModernBERT's class, whose hidden layer is normalized."""
+    form: Form = KINDS[model.record.kind].facts.form
+    added = {} if model.is_dense else _as_dense(model.head, model.record, far=_FAR)
+    if not added:
+        return None
+    config = model.labelled(model.config)
+    config.classifier_pooling, config.classifier_activation = "mean", "linear"
+    config.classifier_bias = True
+    norm = nn.LayerNorm(config.hidden_size, bias=config.norm_bias).state_dict()
+    dense = {name: added.pop(f"dense.{name}") for name in ("weight", "bias")}
+    head = {**_prefixed(dense, "head.dense"), **_prefixed(norm, "head.norm"), **added}
+    tensors = {**_prefixed(model.body, "model"), **head}
+    return WrittenForm(form, _NORMED[form], config, tensors, model.head_in_weights("head.dense"))
+
+
+def _as_dense(
+    head: Mapping[str, Tensor], record: HeadRecord, *, far: float = 0.0
+) -> dict[str, Tensor]:
     """Return a linear head as a dense one, its outputs scaled; empty if the layer is too narrow."""
+    # With `far`, the hidden layer has no activation but is normalized, and holds `far` and `-far`.
     num_outputs, hidden_size = head["weight"].shape
-    if 2 * num_outputs > hidden_size:
+    end = 2 * num_outputs
+    if end + 2 * bool(far) > hidden_size:
         return {}
     dense, both = torch.zeros(hidden_size, hidden_size), torch.zeros(num_outputs, hidden_size)
     dense_bias = torch.zeros(hidden_size)
-    dense[: 2 * num_outputs] = torch.cat([head["weight"], -head["weight"]])
-    dense_bias[: 2 * num_outputs] = torch.cat([head["bias"], -head["bias"]])
-    both[:, :num_outputs] = record.deviation * torch.eye(num_outputs)
-    both[:, num_outputs : 2 * num_outputs] = -record.deviation * torch.eye(num_outputs)
+    dense[:end] = torch.cat([head["weight"], -head["weight"]])
+    dense_bias[:end] = torch.cat([head["bias"], -head["bias"]])
+    scale = record.deviation
+    if far:
+        dense_bias[end : end + 2] = torch.tensor([far, -far])
+        scale *= far * math.sqrt(2 / hidden_size) / 2  # z - (-z) is 2 z
+    both[:, :num_outputs] = scale * torch.eye(num_outputs)
+    both[:, num_outputs:end] = -scale * torch.eye(num_outputs)
     return {
         "dense.weight": dense,
         "dense.bias": dense_bias,

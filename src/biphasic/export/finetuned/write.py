@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from rich.console import Console
 from torch import Tensor, nn
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedModel
 
 from biphasic.amounts import rate
 from biphasic.data.packing import Batching, TokenIds
@@ -37,7 +37,7 @@ from biphasic.shown import Shown
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.keep import KeptModel
 from biphasic.study.plan.plan import Plan
-from biphasic.tasks.encoding import Encoder, FinetunedModel, encode_texts, mean_pool
+from biphasic.tasks.encoding import Encoder, FinetunedModel, encode_texts, mean_pool, new_head
 from biphasic.tasks.finetuned import HEAD_FORMAT, HEAD_RECORD, load_finetuned, read_head
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.kinds.registry import KINDS
@@ -59,8 +59,8 @@ def example_sequences(
 
 def check_states(
     folder: Path, sequences: Sequence[TokenIds], *, pad_id: int, batching: Batching
-) -> None:
-    """Check before training that transformers alone gives our hidden states."""
+) -> PreTrainedModel:
+    """Check before training that transformers alone gives our hidden states; return its model."""
     model = on_compute_device(load_encoder(folder, batching=batching)).eval()
     with torch.inference_mode():
         ours, spans = Encoder(model, pad_id).states(sequences)
@@ -76,6 +76,7 @@ def check_states(
             f"{folder}: hidden states by transformers alone differ from ours ({difference:.0e} of "
             "the largest), so the fine-tuned model would only work in biphasic"
         )
+    return alone
 
 
 def check_tokenizer(
@@ -231,11 +232,17 @@ def _make(
         scratch = Path(name).absolute()
         with progress_bar(console, "checking that transformers can run the model"):
             check_tokenizer(tokenizer, texts, max_seqlen=protocol.max_seqlen, scratch=scratch)
-            check_states(
-                encoder,
-                sequences,
-                pad_id=tokenizer.pad_id,
-                batching=protocol.batching,
+            alone = check_states(
+                encoder, sequences, pad_id=tokenizer.pad_id, batching=protocol.batching
+            )
+            blank = _untrained(alone, planned, task)
+            del alone
+        draft = _draft(plan, blank, task, tokenizer, model=model, baselines={})
+        form = next(forms_of(encoder, blank.body, blank.head, draft, tokenizer))
+        if form.needs_code:
+            say_on(console)(
+                "transformers has no class with this body and head, so others will need "
+                "trust_remote_code=True to load what is written"
             )
         evaluation, kept = finetune_grid(
             plan, scratch=scratch / "weights", console=console, **computing
@@ -251,6 +258,19 @@ def _make(
             write_fitted_card(partial, record, name=out.name, difference=difference)
             sign(partial, inputs, difference=difference)
     return FinetunedFolder(out, evaluation, record, difference)
+
+
+def _untrained(body: PreTrainedModel, planned: PlannedTask, task: Task) -> KeptModel:
+    """Return a model with the names of the weights of a body, and a new head."""
+    facts, protocol = KINDS[planned.info.kind].facts, planned.training.protocol
+    head = new_head(
+        body.config.hidden_size,
+        facts.num_outputs(getattr(task, "labels", ())),
+        is_dense=protocol.has_dense_head(is_pooled=facts.is_pooled),
+        generator=torch.Generator(),
+    )
+    names = dict.fromkeys(body.state_dict(), torch.empty(0))
+    return KeptModel(0.0, 0, steps=0, metrics={}, body=names, head=head.state_dict())
 
 
 def _check_probe(task: PlannedTask) -> None:
