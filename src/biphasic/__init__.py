@@ -6,9 +6,13 @@ Public names are loaded on first use, which keeps `import biphasic` fast.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from biphasic.version import __version__ as __version__
+
+# The hub's library would first ask for a list of programs, and wait for that answer, too.
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from biphasic.api import corpus, job, pairs, plugin, site, task, tokenizer

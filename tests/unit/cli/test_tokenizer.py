@@ -92,12 +92,6 @@ def test_a_corpus_file_narrows_the_built_in_documentation(tmp_path):
     assert messages[0].startswith(f"read {len(documents)} documents")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="the hub's library also asks for its list of agents, so an unknown id waits twice for "
-    "a hub that does not answer; each request of ours will be the only one",
-)
 def test_a_hub_that_cannot_be_reached_is_asked_once(tmp_path):
     requests = []
 

@@ -499,17 +499,16 @@ def test_quiet_restores_only_its_own_changes(is_off_before):
             library.enable_progress_bars()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=(AssertionError, DataError),
-    reason="ids and texts of CSV files are read as numbers or truth values; they will be "
-    "read as text",
-)
-@pytest.mark.parametrize("written", ["007", "1.10", "True"])
-@pytest.mark.parametrize("column", ["id", "text"])
-def test_ids_and_texts_of_csv_files_are_read_as_they_are_written(tmp_path, written, column):
+@pytest.mark.parametrize("streaming", ["true", "false"])
+@pytest.mark.parametrize("written", ["007", "1.10", "True", "2020-01-05", "1" * 21])
+@pytest.mark.parametrize("column", ["id", "text", "body"])
+def test_ids_and_texts_of_csv_files_are_read_as_they_are_written(
+    tmp_path, written, column, streaming
+):
     (tmp_path / "plain").mkdir()
-    values = {"id": "a", "text": "words", column: written}
-    (tmp_path / "plain/train.csv").write_text("id,text\n" + ",".join(values.values()) + "\n")
-    [document] = read_documents(SourceConfig(source=f"hf:{tmp_path}/plain?streaming=false"))
-    assert {"id": document.id, "text": document.text} == values
+    text = "text" if column == "id" else column
+    values = {"id": "a", text: "words", column: written}
+    (tmp_path / "plain/train.csv").write_text(f"id,{text}\n" + ",".join(values.values()) + "\n")
+    source = f"hf:{tmp_path}/plain?streaming={streaming}"
+    [document] = read_documents(SourceConfig(source=source, column=text))
+    assert {"id": document.id, text: document.text} == values

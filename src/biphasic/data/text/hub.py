@@ -22,6 +22,11 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 _ROWS_AT_ONCE = 256
 # By default the words "NA", "None", "nan", "null" and others are missing values, too.
 _CSV = {"keep_default_na": False, "na_values": [""]}
+# Columns of ids and texts are not read as numbers, dates or truth values.
+_TEXTS = (
+    "id", "_id", "query-id", "corpus-id", "title", "text", "question", "context",
+    "query", "anchor", "positive", "negative", "sentence_good", "sentence_bad",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -75,12 +80,14 @@ def open_hub(
     revision: str | None = None,
     streaming: bool = False,
     copies: Path | None = None,
+    texts: Sequence[str] = (),
 ) -> HubTable:
     """Open one split of a dataset.
 
     Without streaming, `split` may also be a slice such as `train[:1000]`; with it, rows are read
     over the network on demand. By default the newest `revision` (branch, tag or commit) is read.
     `copies` has local copies as `owner/name/`, used instead of the hub; they have no revisions.
+    `texts` are columns of texts beside those with usual names.
     """
     local, origin = _locate(dataset, config=config, split=split, revision=revision, copies=copies)
     place, commit = str(local or dataset), origin["revision"]
@@ -94,7 +101,9 @@ def open_hub(
                 "revision": commit,
                 "cache_dir": _cache_of(local) if local else None,
             }
-            csv = _CSV if _is_csv(datasets.load_dataset_builder(**found)) else {}
+            csv: dict[str, Any] = {}
+            if _is_csv(datasets.load_dataset_builder(**found)):
+                csv = {**_CSV, "converters": dict.fromkeys((*_TEXTS, *texts), _as_written)}
             rows = datasets.load_dataset(**found, split=split, streaming=streaming, **csv)
     except ValueError as error:
         # The library's messages about wrong names are long, so look up the names ourselves.
@@ -106,6 +115,10 @@ def open_hub(
     except library_errors() as error:
         raise DataError(f"{describe(origin)}: {explain(error)}") from None
     return HubTable(rows=rows, origin=origin)
+
+
+def _as_written(cell: str) -> str | None:
+    return cell or None
 
 
 def _is_csv(builder: datasets.DatasetBuilder) -> bool:

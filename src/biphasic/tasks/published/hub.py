@@ -237,8 +237,10 @@ def _read_examples(
     if file.kind == "mp":
         return {}, TaskContent(splits={"test": _pair_rows(hub.test, opener)})
     tables = {split: table for split in SPLITS if (table := getattr(hub, split))}
+    named = file.columns.get("text", ())
+    texts = named if isinstance(named, tuple) else (str(named),)
     parts = {
-        split: _Part(file, table, opener.open(table), itertools.count())
+        split: _Part(file, table, opener.open(table, texts=texts), itertools.count())
         for split, table in tables.items()
     }
     if "validation" not in parts:

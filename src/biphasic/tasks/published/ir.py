@@ -37,7 +37,9 @@ class Opener:
     revisions: Mapping[str, str]  # by dataset; others use the newest
     origins: list[Row] = field(default_factory=list)
 
-    def open(self, table: DatasetTable, *, streaming: bool = False) -> HubTable:
+    def open(
+        self, table: DatasetTable, *, streaming: bool = False, texts: Sequence[str] = ()
+    ) -> HubTable:
         """Open a table; without streaming, its rows support random access."""
         opened = open_hub(
             table.dataset,
@@ -46,6 +48,7 @@ class Opener:
             revision=self.revisions.get(table.dataset),
             streaming=streaming,
             copies=self.copies,
+            texts=texts,
         )
         self.origins.append(opened.origin)
         return opened
