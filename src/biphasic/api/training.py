@@ -102,7 +102,8 @@ class Pretrain(Training):
     _: KW_ONLY
     corpus: CorpusConfig | Mapping[str, Any] | Path | str | None = option(default=None, type=str)
     """Text file or folder, hf:DATASET, a folder made by `biphasic corpus build`, or a corpus file
-    (YAML). Default: the built-in documentation. In Python also settings of a corpus."""
+    (YAML). Default: the built-in documentation, or
+    the texts of pairs if no phase reads anything else. In Python also settings of a corpus."""
     overrides: Sequence[str] = option(default=(), flag="--set", metavar="KEY=VALUE")
     """Override a setting, e.g. model=micro."""
     heldout_every: int = option(default=HELDOUT_EVERY.default, least=0)
@@ -117,7 +118,12 @@ class Pretrain(Training):
     `StoppedError` is raised."""
 
     def __call__(self) -> Path:
-        from biphasic.study.inputs.corpus import corpus_settings, locate_corpus, prepare_corpus
+        from biphasic.study.inputs.corpus import (
+            corpus_of,
+            corpus_settings,
+            locate_corpus,
+            prepare_corpus,
+        )
         from biphasic.study.settings.arms import read_recipe
         from biphasic.study.training import pairs_task, parse_compute, train_recipe
         from biphasic.training.memory import tune_allocator
@@ -132,7 +138,7 @@ class Pretrain(Training):
                 "{objective: mlm, steps: 1000}"
             )
         compute = parse_compute(self.compute, threads=self.threads)
-        corpus = corpus_settings(self.corpus)
+        corpus = corpus_of(corpus_settings(self.corpus), [recipe])
         compute.check_rows(recipe.placed_phases)
         tune_allocator()
         with self.computing(), viewed_in_wandb(self.wandb):
@@ -156,14 +162,15 @@ class Pretrain(Training):
 
     def print_config(self) -> str:
         """Return the recipe with its corpus and compute settings, as YAML."""
-        from biphasic.study.inputs.corpus import corpus_settings
+        from biphasic.study.inputs.corpus import corpus_of, corpus_settings
         from biphasic.study.settings.arms import read_recipe
         from biphasic.study.settings.load import recipe_text
         from biphasic.study.training import parse_compute
 
         compute = parse_compute(self.compute)
         recipe = read_recipe(self.recipe, self.overrides).skipping(self.skip_steps)
-        return recipe_text(recipe, corpus=corpus_settings(self.corpus), compute=compute)
+        corpus = corpus_of(corpus_settings(self.corpus), [recipe])
+        return recipe_text(recipe, corpus=corpus, compute=compute)
 
 
 class MergeModels(Verb):

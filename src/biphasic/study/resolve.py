@@ -40,6 +40,7 @@ from biphasic.store import RESULT, STATE, Store
 from biphasic.study.inputs.corpus import (
     CorpusJob,
     DataPaths,
+    corpus_of,
     is_local,
     locate_corpus,
     phase_corpora,
@@ -131,7 +132,8 @@ def _built(study: Study, console: Console, *, fresh: bool) -> ResolvedStudy:
     """Build or fetch missing data, and check all inputs of the study's jobs."""
     config, store, say = study.config, study.store, say_on(console)
     # Before the tasks, which take time: a missing source fails early.
-    settings = config.corpus.pinned()
+    recipes = [*study.recipes.values()]
+    settings = corpus_of(config.corpus, recipes).pinned()
     corpus = locate_corpus(settings, store)
     with progress_bar(console, "finding finished encoders"):
         models = {arm.name: arm.encoder for arm in config.arms if arm.encoder}
@@ -141,7 +143,6 @@ def _built(study: Study, console: Console, *, fresh: bool) -> ResolvedStudy:
     if config.reads_corpus and config.corpus.folder is None and not is_built(corpus):
         # 'job run' can resume it by its identity after an interruption.
         save_job(CorpusJob.of(settings, corpus, store))
-    recipes = [*study.recipes.values()]
     notes = [
         note
         for arm in config.arms
@@ -226,7 +227,8 @@ def check_inputs(plan: Plan) -> None:
 
 
 def _fingerprint(study: Study, assumed: list[str]) -> DataFingerprint:
-    corpus, recipes = study.config.corpus, [*study.recipes.values()]
+    recipes = [*study.recipes.values()]
+    corpus = corpus_of(study.config.corpus, recipes)
     folder = _corpus_folder(corpus, study.store)
     if folder is None:
         tokenizer, vocab_size = _tokenizer_to_be(corpus, assumed)

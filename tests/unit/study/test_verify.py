@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
+from biphasic import pretrain
+from biphasic.data.building.build import read_record
 from biphasic.data.pairs.folder import Pair, write_pairs
+from biphasic.study.plan.preview import preview_study
 from biphasic.study.study import Study
 from small_root import study_of, write_texts
 from tiny_study import mlm
@@ -45,14 +50,20 @@ def test_damage_in_pairs_is_named_beside_other_damage(pairs, cli, name):
     assert [str(pairs) in line and name in line for line in damaged].count(True) == 1
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a study needs text to pretrain on although all of its phases read pairs of texts",
-)
-def test_phases_of_pairs_need_no_corpus(tmp_path, pairs):
-    reads = {"objective": "distill", "pairs": str(pairs), "steps": 2}
+def test_phases_of_pairs_need_no_corpus(one_thread, tmp_path):
+    rows = [Pair(f"query {n} of a cat", f"answer {n} of a dog") for n in range(200)]
+    folder = write_pairs(tmp_path / "pairs", rows, origin={}).folder
+    phase = {"objective": "contrastive", "pairs": str(folder), "batch": 4, "steps": 1}
+    recipe = {
+        "model": "pico", "max_seqlen": 32, "rows_per_step": 4,
+        "learning_rate": {"peak": 1e-3}, "phases": [phase],
+    }  # fmt: skip
+    state = pretrain(recipe, corpus={"vocab_size": 300}, root=tmp_path / "runs", quiet=True)
+    assert json.loads((state / "state.json").read_text())["step"] == 1
+    [corpus] = (tmp_path / "runs/store/data").glob("*/train")
+    [source] = read_record(corpus.parent)["origin"]["sources"]
+    assert (source["source"], source["name"]) == ("pairs", "pairs")
     config = study_of(
-        write_texts(tmp_path), tmp_path / "alone", arms=[{"name": "a", "phases": [reads]}], tasks=[]
+        tmp_path, tmp_path, corpus={}, arms=[{"name": "a", "phases": [phase]}], tasks=[]
     )
-    assert not config.reads_corpus
+    assert any("pairs" in text for text in preview_study(Study(config, tmp_path / "new")).assumed)

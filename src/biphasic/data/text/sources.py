@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import EntryPoint
@@ -23,8 +23,9 @@ from biphasic.data.text.files import (
 from biphasic.data.text.hub import HubTable, find_copy, hub_fingerprint, open_hub, resolve_revision
 from biphasic.data.text.source import SourceContext, TextSource
 from biphasic.errors import DataError, reading
-from biphasic.files import canonical_json, expanded, is_folder, json_value
+from biphasic.files import canonical_json, expanded, is_folder, json_value, read_json_object
 from biphasic.plugins import accepting, code_of
+from biphasic.store import PAIRS
 
 BUILTIN = "builtin:pydocs"
 Resolve = Callable[[str, str | None], str]  # of a dataset and a revision, the commit
@@ -32,6 +33,7 @@ _HUB = "hf:"
 _ALONE = SourceContext()
 _SPLITS = (None, "train", "heldout")
 _TRUTH = {"true": True, "false": False}
+_PAIRS = "pairs.json"  # of a folder of `biphasic pairs build`
 _DOCUMENTATION = "biphasic.pydocs.documents:Documentation"
 
 
@@ -52,17 +54,25 @@ class HubSource:
             return self
         return replace(self, revision=resolve(self.dataset, self.revision))
 
-    def open(self, copies: Path | None) -> HubTable:
+    def open(self, copies: Path | None, *, texts: Sequence[str] = ()) -> HubTable:
         """Open the split, from a local copy if there is one."""
         return open_hub(
             self.dataset, config=self.config, split=self.split, revision=self.revision,
-            streaming=self.streaming, copies=copies,
+            streaming=self.streaming, copies=copies, texts=texts,
         )  # fmt: skip
 
     def fingerprint(self, copies: Path | None) -> dict[str, Any]:
         """Return what determines its rows."""
         names = {"config": self.config, "split": self.split, "revision": self.revision}
         return hub_fingerprint(self.dataset, **names, copies=copies)
+
+
+def _texts_of_pairs(folder: Path) -> Iterator[SourceDocument]:
+    import pyarrow as pa  # noqa: PLC0415 - keeps other commands fast to start
+
+    with pa.memory_map(str(PAIRS.open(folder).check("texts.arrow"))) as file:
+        for number, text in enumerate(pa.ipc.open_file(file).read_all()["text"]):
+            yield SourceDocument(id=str(number), text=text.as_py())
 
 
 @cache
@@ -75,7 +85,8 @@ class SourceConfig(TextSource):
     """One text source of ours."""
 
     source: str
-    """`builtin:pydocs`; a file or folder; or `hf:ID?name=CONFIG&split=SPLIT&revision=...`."""
+    """`builtin:pydocs`; a file or folder, also of pairs; or
+    `hf:ID?name=CONFIG&split=SPLIT&revision=...`."""
     column: str = "text"
     """Column of a table, or key of a JSON line, that holds the text."""
 
@@ -133,10 +144,13 @@ class SourceConfig(TextSource):
         if self.is_builtin:
             yield from documentation().documents(context)
         elif hub := self.hub:
-            column, table = hub.column or self.column, hub.open(context.copies)
+            column = hub.column or self.column
+            table = hub.open(context.copies, texts=[column])
             for number, row in enumerate(table.read([column], optional=("id", "license"))):
                 where = f"hf:{hub.dataset}, split {hub.split}, row {number}"
                 yield document_of(row, column=column, place=f"{hub.split}:{number}", where=where)
+        elif self._has_pairs:
+            yield from _texts_of_pairs(expanded(self.source))
         else:
             yield from read_text_files(expanded(self.source), column=self.column)
 
@@ -150,6 +164,9 @@ class SourceConfig(TextSource):
             rows = hub.fingerprint(context.copies)
             return {"source": "hub", "column": hub.column or self.column, **rows, **shared}
         assert self.path  # noqa: S101 - there is no fourth sort of source
+        if self._has_pairs:
+            sha256 = read_json_object(self.path / _PAIRS)["content_hash"]
+            return {"source": "pairs", "name": self.short_name, "content_hash": sha256, **shared}
         files = find_text_files(self.path)
         return {
             "source": "files",
@@ -159,6 +176,11 @@ class SourceConfig(TextSource):
             "num_ignored": files.num_ignored,
             **shared,
         }
+
+    @property
+    def _has_pairs(self) -> bool:
+        """Whether this is a folder of pairs, whose texts are documents."""
+        return self.path is not None and (self.path / _PAIRS).is_file()
 
     def folder(self, context: SourceContext) -> Path | None:
         """Return its folder; None for a file, the hub or the built-in documentation."""

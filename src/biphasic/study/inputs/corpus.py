@@ -169,6 +169,19 @@ def corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str | None
     return corpus_settings({"sources": [source]})
 
 
+def corpus_of(corpus: CorpusConfig, recipes: Sequence[Recipe]) -> CorpusConfig:
+    """Return the text of recipes: that of their pairs, if they read nothing else and name none."""
+    pairs = phase_pairs(recipes)
+    is_named = corpus.folder is not None or "sources" in corpus.model_fields_set
+    phases = [phase for recipe in recipes for phase in recipe.phases]
+    if is_named or not pairs or any(phase.reading is None for phase in phases):
+        return corpus
+    update = {"sources": tuple(SourceConfig(source=str(folder)) for folder in pairs)}
+    if (model := pretrained_model(recipes)) and not corpus.vocab_size:
+        update["tokenizer"] = corpus.tokenizer or model.pretrained
+    return corpus.model_copy(update=update)
+
+
 def locate_corpus(config: CorpusConfig, store: Path) -> Path:
     """Return the folder of a corpus, built or not. This is fast: at most 64 MiB are read."""
     if config.folder is None:
