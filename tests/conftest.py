@@ -274,7 +274,7 @@ def known_speed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(estimate, "speed_here", lambda _: estimate.Speed(1e11, 2))
         for module in (evaluate, speed):
-            patch.setattr(module, "measure_speed", lambda _: speed.Measured(1e11, 1))
+            patch.setattr(module, "measure_speed", lambda *_: speed.Measured(1e11, 1))
         yield
 
 

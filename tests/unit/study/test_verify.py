@@ -10,7 +10,7 @@ import pytest
 from biphasic import pretrain
 from biphasic.data.building.build import read_record
 from biphasic.data.pairs.folder import Pair, write_pairs
-from biphasic.study.plan.preview import preview_study
+from biphasic.study.resolve import resolve
 from biphasic.study.study import Study
 from small_root import study_of, write_texts
 from tiny_study import mlm
@@ -66,4 +66,5 @@ def test_phases_of_pairs_need_no_corpus(one_thread, tmp_path):
     config = study_of(
         tmp_path, tmp_path, corpus={}, arms=[{"name": "a", "phases": [phase]}], tasks=[]
     )
-    assert any("pairs" in text for text in preview_study(Study(config, tmp_path / "new")).assumed)
+    planned = resolve(Study(config, tmp_path / "new"), missing="placeholder")
+    assert any("pairs" in text for text in planned.assumed)

@@ -1,5 +1,7 @@
 """How fast this machine trains in each precision, from a second of passes of a small model.
 
+A model that is wider than `nano` is measured as one layer of its width: wide products are faster.
+
 `python -m biphasic.study.sizing.speed PRECISION` prints it, for commands that load no torch.
 """
 
@@ -26,10 +28,10 @@ from biphasic.model.compute.forward import first_position
 from biphasic.model.compute.products import measured_once
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.matrices import model_shape
-from biphasic.model.shape import PRESETS
+from biphasic.model.shape import PRESETS, Architecture
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.supervision import Vocabulary
-from biphasic.study.plan.cost import state_bytes, training_cost
+from biphasic.study.plan.cost import shape_of, state_bytes, training_cost
 from biphasic.study.sizing.estimate import least_memory
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.ledger import step_flops
@@ -38,6 +40,7 @@ from biphasic.training.step.passes import Pass, pass_loss
 
 _SECONDS = 1.0
 _ROWS, _LENGTH = 8, 256
+_HEAD_DIM, _WIDEST = 64, 2048  # A pass at this width takes seconds on a slow processor.
 _SPECIAL = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
 _CLEARLY = 1.15  # Gain from which another precision is recommended; less may be chance.
 _COPIES = 3  # The state and the newest two checkpoints.
@@ -52,18 +55,24 @@ class Measured(NamedTuple):
     other_gain: float  # How many times as fast passes in the other precision are.
 
 
-def measure_speed(precision: str) -> Measured:
-    """Return the speed of passes of `nano` on this machine, measured once for a second each."""
-    measure = partial(_measured, precision)
-    return measured_once(f"speed-{precision}", Measured, measure) or measure()
+def measure_speed(precision: str, width: int = 0) -> Measured:
+    """Return the speed of passes at a width on this machine, measured once for a second each."""
+    name, model = f"speed-{precision}", PRESETS["nano"]
+    num_heads = min(width, _WIDEST) // _HEAD_DIM
+    if (width := num_heads * _HEAD_DIM) > model.hidden_size:
+        sizes = (1, width, 8 * width // 3, num_heads, num_heads)
+        model = Architecture(**dict(zip(Architecture.model_fields, sizes, strict=True)))
+        name += f"-{width}"
+    measure = partial(_measured, precision, model)
+    return measured_once(name, Measured, measure) or measure()
 
 
-def _measured(precision: str) -> Measured:
+def _measured(precision: str, architecture: Architecture) -> Measured:
     # Other models, reading and updates make training half to twice as fast. These passes compute
     # all that FLOPs count, as fine-tunings do: MLM is up to 5 % faster, and CLM by 6 % in fp32.
     flops, passes = 0, {}
     for name in (precision, _other(precision)):
-        flops, passes[name] = _small_pass(_DTYPES[name])
+        flops, passes[name] = _small_pass(_DTYPES[name], architecture)
         passes[name]()  # libraries start, and buffers are made
     # Other work on the machine slows passes and their processor time, so precisions alternate,
     # and their fastest passes are compared.
@@ -80,16 +89,17 @@ def _measured(precision: str) -> Measured:
     return Measured(num_passes * flops / passed, fastest[precision] / fastest[_other(precision)])
 
 
-def _small_pass(dtype: torch.dtype) -> tuple[int, Callable[[], None]]:
-    """Return the FLOPs of a pass of `nano`, and a function that runs it."""
+def _small_pass(dtype: torch.dtype, architecture: Architecture) -> tuple[int, Callable[[], None]]:
+    """Return the FLOPs of a pass of a model, and a function that runs it."""
     config = architecture_config(
-        PRESETS["nano"], vocab_size=DEFAULT_VOCAB_SIZE, max_seqlen=_LENGTH, special_ids=_SPECIAL
+        architecture, vocab_size=DEFAULT_VOCAB_SIZE, max_seqlen=_LENGTH, special_ids=_SPECIAL
     )
+    rows = max(1, _ROWS * PRESETS["nano"].hidden_size // architecture.hidden_size)
     model = new_model(config, init_seed=0)
     torch.nn.Module.to(model, compute_device(), dtype)
-    tokens = [len(_SPECIAL) + np.arange(_LENGTH) + _LENGTH * row for row in range(_ROWS)]
-    packed = lay_out(tokens, [[row] for row in range(_ROWS)], row_length=_LENGTH, pad_id=2)
-    pieces = tuple(Piece(0, row, 0, _LENGTH - 2) for row in range(_ROWS))
+    tokens = [len(_SPECIAL) + np.arange(_LENGTH) + _LENGTH * row for row in range(rows)]
+    packed = lay_out(tokens, [[row] for row in range(rows)], row_length=_LENGTH, pad_id=2)
+    pieces = tuple(Piece(0, row, 0, _LENGTH - 2) for row in range(rows))
     batch = RowBatch(packed, pieces, packed.spans + np.array([1, -1]))
     vocabulary = Vocabulary(DEFAULT_VOCAB_SIZE, _SPECIAL["mask"], frozenset(_SPECIAL.values()))
     [part] = Mlm(objective="mlm").supervise(batch, vocabulary, mask_seed=0)
@@ -125,7 +135,8 @@ def cost_here(recipe: Recipe, *, start: int, vocab_size: int, compute: ComputeCo
     cost = training_cost(recipe, start=start, end=recipe.total_steps, vocab_size=vocab_size)
     if cost.flops is None or cost.flops < _WORTH_MEASURING:
         return ""
-    speed = measure_speed(recipe.precision)
+    shape = shape_of(recipe, vocab_size=vocab_size)
+    speed = measure_speed(recipe.precision, shape.attention_width if shape else 0)
     seconds = cost.flops / (speed.per_second * compute.processes)
     is_gpu = compute_device().type == "cuda"
     memory = least_memory(recipe, vocab_size=vocab_size, compute=compute, is_gpu=is_gpu)
