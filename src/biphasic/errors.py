@@ -187,7 +187,8 @@ def reading(
         raise OSError(errno.ENOMEM, "does not fit into memory", str(what)) from error
     except Exception as error:  # the only place that catches all errors
         if is_system_fault(error):
-            raise
+            with naming(what):
+                raise
         match error:
             case RecursionError():
                 reason = "it is nested too deeply"
@@ -214,15 +215,18 @@ def visible(text: str, *, kept: str = "\n\t") -> str:
 
 
 @contextmanager
-def writing(path: object) -> Iterator[None]:
-    """Raise a failed write of a library written in Rust as the system's error.
+def naming(path: object) -> Iterator[None]:
+    """Name the file in errors of the system, which a failed read or write does not.
 
-    safetensors and tokenizers have their own errors, with the number only in the text.
+    Libraries in Rust have their own errors, with the number only in the text.
     """
     try:
         yield
+    except OSError as error:
+        error.filename = error.filename or (error.errno and str(path))
+        raise
     except Exception as error:
-        fault = None if isinstance(error, OSError) else system_fault_in(str(error), path)
+        fault = system_fault_in(str(error), path)
         if fault is None:
             raise
         raise fault from error

@@ -17,6 +17,7 @@ from biphasic.errors import (
     ConfigError,
     DataError,
     is_system_fault,
+    naming,
     reading,
     refuse_newer,
     repeated,
@@ -39,7 +40,7 @@ def digest(value: Any) -> str:
 
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
-    with path.open("rb") as stream:
+    with naming(path), path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -61,7 +62,7 @@ def write_bytes(path: Path, content: bytes, *, is_flushed: bool = True) -> None:
     """Replace `path` by `content` atomically; `is_flushed` as in `write_text`."""
     partial = partial_path(path)
     try:
-        with partial.open("wb") as stream:
+        with naming(path), partial.open("wb") as stream:
             stream.write(content)
             if is_flushed:
                 stream.flush()
@@ -193,6 +194,7 @@ def flush(path: Path) -> None:
     """Write a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from biphasic.errors import BiphasicError, CheckpointError, DataError
+from biphasic.errors import BiphasicError, CheckpointError, DataError, naming
 from biphasic.files import (
     expanded,
     file_sha256,
@@ -131,7 +131,8 @@ class Artifact:
 
         if not is_file(self.folder / name):
             raise self._error("missing", name)
-        content = (self.folder / name).read_bytes()
+        with naming(self.folder / name):
+            content = (self.folder / name).read_bytes()
         self._compare(name, hashlib.sha256(content).hexdigest())
         try:
             raw = json_value(content.decode("utf-8"))

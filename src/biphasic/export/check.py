@@ -20,7 +20,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from biphasic.data.packing import Batching
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import ModelError, system_fault_in, writing
+from biphasic.errors import BiphasicError, ModelError, naming, system_fault_in
 from biphasic.export.hf import Dtype, WrittenModel, pair_ids, round_weights
 from biphasic.export.source import Source
 from biphasic.files import read_json, write_json
@@ -237,7 +237,7 @@ def _ask(
     with tempfile.TemporaryDirectory(prefix="biphasic-check-") as name:
         work = Path(name)
         write_json(work / "request.json", request)
-        with writing(work):
+        with naming(work):
             save_file(expected, work / "expected.safetensors")
         done = subprocess.run(  # noqa: S603 - our own script, no shell
             [sys.executable, "-I", str(_SCRIPT), str(work), str(packages)],
@@ -249,6 +249,11 @@ def _ask(
             # The device affects rounding, and others may be using a GPU.
             env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         )
+        if done.returncode < 0:
+            raise BiphasicError(
+                f"the process that checks the export was ended by signal {-done.returncode} (out "
+                "of memory?); nothing was written; run again"
+            )
         if done.returncode:
             lines = done.stderr.strip().splitlines() or ["it wrote nothing"]
             if fault := system_fault_in(lines[-1], work):

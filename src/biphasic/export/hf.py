@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import ModelError, writing
+from biphasic.errors import ModelError, naming
 from biphasic.export.source import Source
 from biphasic.files import read_json_object, write_json
 from biphasic.model.compute.forward import first_position
@@ -83,7 +83,7 @@ def write_model(
         # transformers 5 unties a head that was saved on its own; earlier releases trust the flag.
         model.config.tie_word_embeddings = is_tied
     logits = model.eval()(input_ids=torch.tensor([probe])).logits[0] if has_head else None
-    with loading(source.folder), writing(folder):
+    with loading(source.folder), naming(folder):
         model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
     write_older_rope(folder / "config.json")
     # Meant for decoders; an encoder generates nothing.

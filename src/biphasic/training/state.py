@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import CheckpointError, reading, writing
+from biphasic.errors import CheckpointError, naming, reading
 from biphasic.files import remove_partials, write_json
 from biphasic.records import StateRecord
 from biphasic.store import (
@@ -116,7 +116,7 @@ def save_tensors(
     from safetensors.torch import save_file  # noqa: PLC0415 - plans check states without torch
 
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-    with writing(path):
+    with naming(path):
         save_file(contiguous, path, metadata)
 
 

@@ -398,6 +398,21 @@ class TestErrors:
             raise error
         assert caught.value is error
 
+    @pytest.mark.parametrize(
+        "run",
+        [lambda path: write_text(path, "x"), file_sha256, read_json],
+    )
+    def test_errors_of_the_system_name_the_file(self, tmp_path, monkeypatch, run):
+        def fail(*_: object) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        (path := tmp_path / "a.json").write_text("{}")
+        for module, name in ((os, "fsync"), (hashlib, "file_digest"), (Path, "read_text")):
+            monkeypatch.setattr(module, name, fail)
+        with pytest.raises(OSError, match="Input/output") as caught:
+            run(path)
+        assert os_error_text(caught.value) == f"{path}: Input/output error"
+
     def test_a_lack_of_memory_is_an_error_of_the_system(self):
         shown = pytest.raises(OSError, match="memory")
         with shown as caught, reading("a.json", DataError, remedy="delete it"):

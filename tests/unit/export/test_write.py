@@ -360,6 +360,16 @@ def test_a_full_disk_during_the_check_is_no_fault_of_the_model(state, tmp_path, 
     assert nothing_written(tmp_path / "out")
 
 
+def test_a_killed_check_is_no_fault_of_the_model(state, tmp_path, monkeypatch):
+    script = tmp_path / "reload.py"
+    script.write_text("import os; os.kill(os.getpid(), 9)")
+    monkeypatch.setattr(check, "_SCRIPT", script)
+    with pytest.raises(BiphasicError, match=r"ended by signal 9 \(out of memory\?\)") as caught:
+        export_model(state, tmp_path / "out")
+    assert not isinstance(caught.value, ModelError)  # which the command calls bad input
+    assert nothing_written(tmp_path / "out")
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 def test_vectors_are_compared_as_in_training(make_state, tmp_path, similarity):

@@ -68,7 +68,7 @@ def test_a_worker_outlives_its_jobs_failures_and_is_replaced_when_it_dies(tmp_pa
         (tmp_path / "none").mkdir()
         (tmp_path / "none/manifest.json").symlink_to("/proc/self/mem")  # reading it fails
         failed = failure(executor, save_trivial(tmp_path, "c", runs=RUNS))
-        assert str(failed) == "Input/output error"
+        assert str(failed) == f"{tmp_path / 'none/manifest.json'}: Input/output error"
         assert not failed.is_final
         assert "Traceback" in failed.log.read_text()
         # The same worker goes on after both, and jobs that say nothing leave no log.

@@ -14,7 +14,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from biphasic.data.tokens.framing import continuing, framed, own_part, unframed
-from biphasic.errors import DataError, writing
+from biphasic.errors import DataError, naming
 from biphasic.files import (
     canonical_json,
     expanded,
@@ -116,7 +116,7 @@ class TextTokenizer:
 
     def save(self, folder: Path) -> None:
         """Write the two files that Hugging Face's `AutoTokenizer` reads."""
-        with writing(folder / _VOCABULARY):
+        with naming(folder / _VOCABULARY):
             self._tokenizer.save(str(folder / _VOCABULARY))
         self._save_settings(folder, {})
 
