@@ -403,7 +403,7 @@ class TestErrors:
         [lambda path: write_text(path, "x"), file_sha256, read_json],
     )
     def test_errors_of_the_system_name_the_file(self, tmp_path, monkeypatch, run):
-        def fail(*_: object) -> None:
+        def fail(*_: object, **__: object) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
         (path := tmp_path / "a.json").write_text("{}")
