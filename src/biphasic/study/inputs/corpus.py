@@ -176,7 +176,9 @@ def corpus_of(corpus: CorpusConfig, recipes: Sequence[Recipe]) -> CorpusConfig:
     phases = [phase for recipe in recipes for phase in recipe.phases]
     if is_named or not pairs or any(phase.reading is None for phase in phases):
         return corpus
-    update = {"sources": tuple(SourceConfig(source=str(folder)) for folder in pairs)}
+    update: dict[str, Any] = {
+        "sources": tuple(SourceConfig(source=str(folder)) for folder in pairs)
+    }
     if (model := pretrained_model(recipes)) and not corpus.vocab_size:
         update["tokenizer"] = corpus.tokenizer or model.pretrained
     return corpus.model_copy(update=update)
