@@ -14,7 +14,6 @@ from biphasic.files import (
     file_sha256,
     read_json,
     write_json,
-    write_text,
 )
 from biphasic.numerics import KNOWN, PARTS, running_code
 from biphasic.records import STUDY
@@ -62,39 +61,10 @@ def report_damage(folder: Path, *, hashes: bool) -> list[str]:
 
 
 def _write(page: Path, study_folder: Path, store: Path) -> None:
-    # An up-to-date report needs none of these, which load matplotlib, scipy and jinja2.
-    from biphasic.analysis.page.content import (  # noqa: PLC0415
-        comparisons_csv,
-        problems_csv,
-        store_link,
-    )
-    from biphasic.analysis.page.evidence import (  # noqa: PLC0415
-        study_answers,
-        study_families,
-    )
-    from biphasic.analysis.page.figures import few_arms, write_figures  # noqa: PLC0415
-    from biphasic.analysis.page.render import render  # noqa: PLC0415
-    from biphasic.analysis.questions.answer import questions_csv  # noqa: PLC0415
-    from biphasic.analysis.records import load_records  # noqa: PLC0415
-    from biphasic.analysis.scores.source import study_scores  # noqa: PLC0415
-    from biphasic.analysis.statistics.replicates import by_recipe  # noqa: PLC0415
-    from biphasic.analysis.tables.results import results_csv, table_csv  # noqa: PLC0415
+    # An up-to-date report needs not this, which loads matplotlib, scipy and jinja2.
+    from biphasic.analysis.page.render import write_page  # noqa: PLC0415
 
-    records, folder = load_records(study_folder, store), page.parent
-    scores = by_recipe(study_scores(records))
-    html = render(records, store=store_link(page, store))
-    (folder / _NOTE).unlink(missing_ok=True)
-    write_text(folder / "results.csv", results_csv(records))
-    write_text(folder / "table.csv", table_csv(records))
-    compared = study_families(records).values()
-    write_text(folder / "comparisons.csv", comparisons_csv(compared, scores.written_names))
-    if answers := study_answers(records):
-        write_text(folder / "questions.csv", questions_csv(answers))
-    else:  # of an earlier version of the study
-        (folder / "questions.csv").unlink(missing_ok=True)
-    write_text(folder / "problems.csv", problems_csv(records.problems))
-    write_figures(folder / "figures", few_arms(records, scores), scores)
-    write_text(page, html)
+    write_page(page, study_folder, store, note=page.with_name(_NOTE))
 
 
 def _is_current(study_folder: Path, made_from: str) -> bool:

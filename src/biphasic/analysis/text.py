@@ -42,21 +42,9 @@ def flat(name: str) -> str:
 
 
 def wrap(name: str, *, width: int = 16, num_lines: int = 2) -> str:
-    """Break a name into a few lines of similar length, with an ellipsis if it does not fit."""
-    text = plain(name)
-    fits = textwrap.wrap(text, width=width * num_lines + num_lines, break_on_hyphens=False)
-    narrow = [textwrap.wrap(text, width=w, break_on_hyphens=False, break_long_words=False)
-              for w in range(4, width + 1)] if len(fits) <= 1 else []  # fmt: skip
-    for size, lines in enumerate(narrow, start=4):
-        if len(lines) <= num_lines and all(len(line) <= size for line in lines):
-            return "\n".join(lines)
-    at_hyphens = _AtHyphens(width, break_on_hyphens=False, break_long_words=False).wrap(text)
-    if len(at_hyphens) <= num_lines and all(len(line) <= width for line in at_hyphens):
-        return "\n".join(at_hyphens)
-    anywhere = textwrap.TextWrapper(
-        width, break_on_hyphens=False, max_lines=num_lines, placeholder="…"
-    )
-    return "\n".join(anywhere.wrap(text))
+    """Break a name into a few lines, at spaces and hyphens, with an ellipsis if it does not fit."""
+    wrapper = _AtHyphens(width, break_on_hyphens=False, max_lines=num_lines, placeholder="…")
+    return "\n".join(wrapper.wrap(plain(name)))
 
 
 class _AtHyphens(textwrap.TextWrapper):

@@ -13,10 +13,11 @@ from biphasic.files import expanded
 
 if TYPE_CHECKING:
     from biphasic.analysis.claims import Claim
+    from biphasic.analysis.claims.render import CheckedClaims
     from biphasic.analysis.page.gallery import Gallery
     from biphasic.analysis.records import Problem
-    from biphasic.analysis.results import Analysis, CheckedClaims, Comparisons
     from biphasic.analysis.scores.read import Results
+    from biphasic.analysis.tables.text import Analysis, Comparisons
     from biphasic.records import Convention
 
 
@@ -71,10 +72,10 @@ class Analyze(Reading):
     """
 
     def __call__(self) -> Analysis:
-        from biphasic.analysis.results import Analysis
         from biphasic.analysis.scores.read import scores_of
         from biphasic.analysis.scores.table import at_one_rate
         from biphasic.analysis.statistics.replicates import over_pretraining
+        from biphasic.analysis.tables.text import Analysis
 
         results = _read(self.folder, self.dataset, self.without)
         scores = scores_of(results, self.convention)
@@ -130,7 +131,7 @@ class Claims(Selection):
 
     def __call__(self) -> CheckedClaims:
         from biphasic.analysis.claims import changed_verdicts, claims_report, restated
-        from biphasic.analysis.results import CheckedClaims
+        from biphasic.analysis.claims.render import CheckedClaims
         from biphasic.analysis.scores.read import scores_of
         from biphasic.analysis.scores.source import paper_scores
         from biphasic.analysis.statistics.replicates import over_pretraining

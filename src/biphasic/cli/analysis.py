@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from biphasic.analysis.claims import ClaimResult
+    from biphasic.analysis.claims.render import CheckedClaims
     from biphasic.analysis.page.gallery import Gallery
     from biphasic.analysis.records import Problem
-    from biphasic.analysis.results import Analysis, CheckedClaims
+    from biphasic.analysis.tables.text import Analysis
 
 commands = Commands()
 _COLOURS = {"true": "green", "partly": "yellow", "false": "red"}

@@ -24,8 +24,7 @@ from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Score, Scores
 from biphasic.analysis.statistics.compare import family_of
 from biphasic.analysis.statistics.doubts import floor_tests
 from biphasic.analysis.statistics.replicates import over_pretraining
-from biphasic.analysis.tables.markup import to_markdown
-from biphasic.analysis.tables.sheets import make_sheets
+from biphasic.analysis.tables.markup import make_sheets, to_markdown
 from biphasic.analysis.tables.text import score_rows
 from biphasic.palette import FLOOR, SeriesStyle
 from biphasic.store import seal_folder

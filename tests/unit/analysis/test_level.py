@@ -11,7 +11,7 @@ from test_questions import answers_of, ask, asked, question
 from test_replicates import run_cli
 
 from biphasic.analysis.page.markdown import answers_page
-from biphasic.analysis.questions.answer import answer, answer_sentence, rule_sentence
+from biphasic.analysis.questions.answer import answer
 from biphasic.analysis.questions.power import Design, powers
 from biphasic.analysis.records import load_records
 from biphasic.analysis.report import write_report
@@ -19,6 +19,7 @@ from biphasic.analysis.scores.source import asked_of
 from biphasic.analysis.statistics.contrast import contrast_of, pooled
 from biphasic.analysis.statistics.crossed import NO_EXAMPLES
 from biphasic.analysis.statistics.pair_tests import holm
+from biphasic.analysis.words import words
 from biphasic.records import AskedRecord, ForecastRecord, QuestionRecord
 
 __all__ = ["ask"]  # the fixture
@@ -118,12 +119,12 @@ def test_an_answer_is_level_if_all_comparisons_are(lead, other, rule, verdict):
     assert found.verdict == verdict
     level = [abs(each) < 1 for each in (lead, other)]
     assert [one.is_level for one in found.outcomes] == level
-    assert f"{sum(level)} level within 1 point" in answer_sentence(found)
+    assert f"{sum(level)} level within 1 point" in words().answer(found)
     clear = [bool(one.clear) for one in found.outcomes]
     both = sum(map(min, level, clear))
-    assert (f"({both} both: not zero, but smaller than" in answer_sentence(found)) == bool(both)
+    assert (f"({both} both: not zero, but smaller than" in words().answer(found)) == bool(both)
     assert "; level if all are level within 1 point, also beside one of these; else" in (
-        rule_sentence(found.question)
+        words().rule(found.question)
     )
 
 

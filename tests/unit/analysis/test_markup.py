@@ -16,8 +16,7 @@ import biphasic
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.source import paper_scores
 from biphasic.analysis.scores.table import Score
-from biphasic.analysis.tables.markup import to_csv, to_html, to_latex, to_markdown
-from biphasic.analysis.tables.sheets import make_sheets
+from biphasic.analysis.tables.markup import make_sheets, to_csv, to_html, to_latex, to_markdown
 
 SHIPPED = Path(biphasic.__file__).parent / "analysis" / "reference" / "results.csv"
 PARSED = Path(__file__).parents[4] / "shared" / "paper" / "results.csv"

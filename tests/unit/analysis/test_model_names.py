@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from biphasic.analysis.scores.model_names import model_from_name
+from biphasic.analysis.scores.layout import model_from_name
 from biphasic.analysis.scores.source import paper_scores
 
 

@@ -26,15 +26,14 @@ from biphasic.analysis.page.markdown import answers_page, registration_page
 from biphasic.analysis.questions.answer import (
     Answer,
     ForecastOutcome,
-    answer_sentence,
     forecast_sentence,
     registration_sentences,
-    rule_sentence,
 )
 from biphasic.analysis.records import load_records
 from biphasic.analysis.report import write_report
 from biphasic.analysis.statistics.pair_tests import holm
 from biphasic.analysis.study_file import read_study
+from biphasic.analysis.words import words
 from biphasic.cli.main import app
 from biphasic.errors import DataError
 from biphasic.records import (
@@ -165,7 +164,7 @@ def test_an_answer_waits_for_all_scores(ask):
             result.unlink()
     [answer] = answers_of(study)
     assert answer.verdict == "no data"
-    assert answer_sentence(answer) == "No data: 1 of 2 comparisons has no scores yet."
+    assert words().answer(answer) == "No data: 1 of 2 comparisons has no scores yet."
 
 
 def test_arms_without_a_common_seed_have_scores_and_no_answer(ask):
@@ -177,7 +176,7 @@ def test_arms_without_a_common_seed_have_scores_and_no_answer(ask):
     (study[0] / "study.json").write_text(json.dumps(record))
     [answer] = answers_of(study)
     assert answer.verdict == "no data"
-    assert answer_sentence(answer) == "No data: some of its arms have no seed in common."
+    assert words().answer(answer) == "No data: some of its arms have no seed in common."
 
 
 @pytest.mark.parametrize(
@@ -207,7 +206,7 @@ def test_the_report_opens_with_answers_and_forecasts(ask):
     page = write_report(*study).read_text()
     assert page.index('id="questions"') < page.index('id="scores"')
     [answer] = answers_of(study)
-    assert answer_sentence(answer) in page
+    assert words().answer(answer) in page
     assert "<h3>Forecasts</h3>" in page
     assert "1 of 2 intervals of 90\N{NO-BREAK SPACE}% covers the measured difference" in page
     assert forecast_sentence([answer]).startswith("1 of 2")
@@ -291,8 +290,8 @@ def test_answers_are_printed_as_markdown_with_forecasts_and_runs_so_far(ask):
     shown = run_cli("study", "report", str(folder), "--markdown")
     opening, _, heading, rule, _, heads, _, *rows = shown.splitlines()
     assert opening == " ".join([*sentences((folder, store)), forecast_sentence([answer])])
-    assert heading == f"**Q1. Is CLM better than MLM?** {answer_sentence(answer)}"
-    assert rule == rule_sentence(answer.question)
+    assert heading == f"**Q1. Is CLM better than MLM?** {words().answer(answer)}"
+    assert rule == words().rule(answer.question)
     assert heads.endswith("| Forecast (90 % interval) | Covered |")
     assert rows[0].startswith(f"| clm − mlm | pydocs-sc | {points} | ")
     assert rows[0].endswith(f"above zero | {first.detectable:.1f} | +5 (+1 to +9.5) | yes |")

@@ -25,7 +25,7 @@ from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import ModelInfo
 from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
 from biphasic.analysis.statistics.variance import variance_split
-from biphasic.analysis.tables.sheets import make_sheets
+from biphasic.analysis.tables.markup import make_sheets
 from biphasic.analysis.tables.text import score_rows
 from biphasic.analysis.words import words
 from biphasic.cli.main import app

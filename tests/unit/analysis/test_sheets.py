@@ -11,7 +11,7 @@ from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.reference import alike_datasets, reference_values
 from biphasic.analysis.scores.source import paper_scores
 from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
-from biphasic.analysis.tables.sheets import make_sheets, marks
+from biphasic.analysis.tables.markup import make_sheets, marks
 from biphasic.analysis.text import score_text
 
 ONE = DATASETS[:1]

@@ -6,9 +6,8 @@ from fake_study import ARMS, TASKS, FakeStudy
 from biphasic.analysis.estimate import Estimate, estimate
 from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import study_scores
-from biphasic.analysis.tables.markup import to_markdown
+from biphasic.analysis.tables.markup import make_sheets, to_markdown
 from biphasic.analysis.tables.results import format_table
-from biphasic.analysis.tables.sheets import make_sheets
 from biphasic.analysis.tables.text import comparison_lines
 from biphasic.shown import table_lines
 

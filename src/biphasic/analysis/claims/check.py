@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from biphasic.analysis.claims.rows import Rows, level_text
+from biphasic.analysis.words import words
 
 # `undecided`: there are comparisons, but too few are decided; `no data`: there are none.
 Verdict = Literal["true", "partly", "false", "undecided", "no data"]
@@ -99,26 +100,14 @@ class Check:
     @property
     def needed(self) -> str:
         """How many comparisons must hold, as text."""
-        if self.most_often:
-            return "more often than any other needed"
-        if self.at_most is not None:
-            return f"at most {self.number} allowed"
-        return "all needed" if self.at_least is None else f"at least {self.number} needed"
+        return words().needed(self)
 
     @property
     def count(self) -> str:
         """How many hold: `9 of 12 hold (at least 8 needed)`."""
-        if not self.comparisons:
-            return "nothing to compare"
-        unknown = self.answers.count(None)
-        open_ = f", {unknown} unknown" if unknown else ""
-        total = len(self.answers)
-        counted = f"{self.answers.count(True)} of {total} hold{open_} ({self.needed})"
-        if not self.most_often or unknown == total:
-            return counted
         winners = Counter(c.winner for c in self.comparisons if c.winner is not None)
-        counts = [f"{level_text(self.most_often, w)} ({n})" for w, n in winners.most_common()]
-        return f"{counted}: found were {', '.join(counts) or 'ties'}"
+        found = [f"{level_text(self.most_often, w)} ({n})" for w, n in winners.most_common()]
+        return words().holding(self, self.answers.count(None), found)
 
     @property
     def missing(self) -> tuple[str, ...]:

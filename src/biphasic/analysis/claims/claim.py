@@ -18,7 +18,8 @@ from biphasic.analysis.claims.rows import factor_text, level_text
 from biphasic.analysis.claims.table import Table
 from biphasic.analysis.estimate import as_convention
 from biphasic.analysis.scores.table import Scores
-from biphasic.analysis.text import count, listing
+from biphasic.analysis.text import listing
+from biphasic.analysis.words import words
 from biphasic.config import refuse_repeats
 from biphasic.errors import BiphasicError, ConfigError
 from biphasic.records import Convention
@@ -149,9 +150,7 @@ class ClaimResult:
     def provisional(self) -> str:
         """How many comparisons use a score at an end of the learning rates; empty without any."""
         every = [one for check in self.checks for one in check.comparisons]
-        number = sum(one.is_provisional for one in every)
-        ends = "validation chooses the lowest or highest learning rate tried"
-        return f"in {number} of {count(len(every), 'comparison')}, {ends}" if number else ""
+        return words().at_ends(sum(one.is_provisional for one in every), len(every))
 
     @property
     def scope(self) -> str:

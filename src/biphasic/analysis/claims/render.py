@@ -4,45 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
 
 from biphasic.analysis.claims.check import Check, Verdict
 from biphasic.analysis.claims.claim import ClaimResult
 from biphasic.analysis.estimate import METHODS
+from biphasic.analysis.records import Problem
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.tables.markup import markdown_text
 from biphasic.analysis.text import flat
 from biphasic.analysis.words import environment, words
+from biphasic.shown import Shown
 
 REPORT_FORMAT = "biphasic.claims-report/2"
 _ANSWERS = {True: "holds", False: "fails", None: "unknown"}
 _MOST = {"for": 2, "against": 3, "open": 2}
 _ORDER = {"undecided": 1, "no data": 2}
 Changes = Mapping[str, tuple[Verdict, Verdict]]
-
-
-def claims_json(results: Sequence[ClaimResult], scores: Scores, changes: Changes) -> dict[str, Any]:
-    """Return everything as JSON."""
-    return {
-        "format": REPORT_FORMAT,
-        "source": scores.source,
-        "convention": scores.convention,
-        "counts": tally(results),
-        "changes_with_convention": {
-            name: {"paper": paper, "standard": standard}
-            for name, (paper, standard) in changes.items()
-        },
-        "claims": [
-            {name: getattr(one.claim, name) for name in ("id", "text", "source", "reading")}
-            | {
-                name: getattr(one, name)
-                for name in ("verdict", "numbers", "provisional", "scope", "missing")
-            }
-            | {"checks": [_record(check) for check in one.checks]}
-            for one in results
-        ],
-    }
 
 
 def _record(check: Check) -> dict[str, Any]:
@@ -53,17 +33,6 @@ def _record(check: Check) -> dict[str, Any]:
             for one in check.comparisons
         ]
     }
-
-
-def claims_lines(
-    results: Sequence[ClaimResult], scores: Scores, changes: Changes, *, with_details: bool
-) -> Iterator[str]:
-    """Write claims as plain lines, decided ones first."""
-    for result in _decided_first(results):
-        yield flat(f"{result.claim.id}, {result.verdict}: {result.claim.text}")
-        yield from (f"  {line}" for line in body_lines(result, with_details=with_details))
-        yield ""
-    yield from closing_lines(results, scores, changes)
 
 
 def body_lines(result: ClaimResult, *, with_details: bool) -> list[str]:
@@ -79,20 +48,6 @@ def closing_lines(results: Sequence[ClaimResult], scores: Scores, changes: Chang
     return closing.splitlines()
 
 
-def claims_markdown(
-    results: Sequence[ClaimResult], scores: Scores, changes: Changes, *, with_details: bool
-) -> str:
-    """Write claims as a Markdown document with a section for each."""
-    made = environment()
-    made.filters.update(text=markdown_text)
-    return made.get_template("claims.md.j2").render(
-        scores=scores,
-        results=_decided_first(results),
-        body=partial(body_lines, with_details=with_details),
-        closing=closing_lines(results, scores, changes),
-    )
-
-
 def tally(results: Sequence[ClaimResult]) -> dict[str, int]:
     """Count verdicts."""
     counts = Counter(result.verdict for result in results)
@@ -101,3 +56,74 @@ def tally(results: Sequence[ClaimResult]) -> dict[str, int]:
 
 def _decided_first(results: Sequence[ClaimResult]) -> list[ClaimResult]:
     return sorted(results, key=lambda result: _ORDER.get(result.verdict, 0))
+
+
+@dataclass(frozen=True, repr=False)
+class CheckedClaims(Shown):
+    """What `claims` returns: claims and their verdicts.
+
+    Attributes:
+        results: Each claim with its checks.
+        scores: The table of scores they were checked on.
+        changes: Verdicts that depend on the convention: by `paper` and by `standard`.
+        problems: Problems of the records.
+    """
+
+    results: tuple[ClaimResult, ...]
+    scores: Scores
+    changes: Changes
+    problems: tuple[Problem, ...]
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each claim."""
+        return [
+            {
+                "id": one.claim.id,
+                "verdict": one.verdict,
+                "claim": one.claim.text,
+                "numbers": one.numbers,
+                "missing": one.missing,
+            }
+            for one in self.results
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything, as `--json` prints it."""
+        changes = self.changes.items()
+        return {
+            "format": REPORT_FORMAT,
+            "source": self.scores.source,
+            "convention": self.scores.convention,
+            "counts": tally(self.results),
+            "changes_with_convention": {
+                name: {"paper": paper, "standard": standard} for name, (paper, standard) in changes
+            },
+            "claims": [
+                {name: getattr(one.claim, name) for name in ("id", "text", "source", "reading")}
+                | {
+                    name: getattr(one, name)
+                    for name in ("verdict", "numbers", "provisional", "scope", "missing")
+                }
+                | {"checks": [_record(check) for check in one.checks]}
+                for one in self.results
+            ],
+        }
+
+    def to_markdown(self, *, details: bool = False) -> str:
+        """Return a page in Markdown, with a section for each claim."""
+        made = environment()
+        made.filters.update(text=markdown_text)
+        return made.get_template("claims.md.j2").render(
+            scores=self.scores,
+            results=_decided_first(self.results),
+            body=partial(body_lines, with_details=details),
+            closing=closing_lines(self.results, self.scores, self.changes),
+        )
+
+    def lines(self, *, details: bool = False) -> Iterator[str]:
+        """Return the claims as plain lines, decided ones first."""
+        for result in _decided_first(self.results):
+            yield flat(f"{result.claim.id}, {result.verdict}: {result.claim.text}")
+            yield from (f"  {line}" for line in body_lines(result, with_details=details))
+            yield ""
+        yield from closing_lines(self.results, self.scores, self.changes)

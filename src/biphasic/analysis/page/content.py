@@ -205,24 +205,6 @@ def common_peak(records: StudyRecords) -> float | None:
     return peak if isinstance(peak, float) and has_it else None
 
 
-def peak_text(arm: ArmData, common: float | None) -> str:
-    """Describe the peak rates of an arm's pretraining, such as `1e-2, tuned (5 trials)`."""
-    record = arm.record
-    if record.peak is None:
-        return "not recorded" if record.steps else "–"
-    if record.is_tuned:
-        first = _tuned_text(record.peak, record.num_trials)
-    else:
-        first = f"{rate(record.peak)}, {'the common rate' if record.peak == common else 'its own'}"
-    if record.last_peak is None:
-        return first
-    return f"{first}; last {_tuned_text(record.last_peak, record.last_trials)}"
-
-
-def _tuned_text(peak: float, num_trials: int | None) -> str:
-    return f"{rate(peak)}, tuned" + (f" ({count(num_trials, 'trial')})" if num_trials else "")
-
-
 def rate_rows(records: StudyRecords) -> Iterator[tuple[ArmData, list[list[str]]]]:
     """Yield each arm with its chosen rates for each tuned task, as `2e-4 ×3`."""
     tuned = [task.name for task in records.tasks if not task.is_zero_shot]

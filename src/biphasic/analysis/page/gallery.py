@@ -10,8 +10,7 @@ from typing import Any
 from biphasic.analysis.figures.chart import Chart, Skipped, points_csv
 from biphasic.analysis.records import Problem
 from biphasic.analysis.scores.table import Scores
-from biphasic.analysis.tables.markup import TABLE_FORMATS, markdown_text
-from biphasic.analysis.tables.sheets import make_sheets
+from biphasic.analysis.tables.markup import TABLE_FORMATS, make_sheets, markdown_text
 from biphasic.analysis.text import flat
 from biphasic.analysis.words import environment
 from biphasic.errors import ConfigError

@@ -13,14 +13,12 @@ from biphasic.amounts import p_value
 from biphasic.analysis.page.evidence import study_answers
 from biphasic.analysis.questions.answer import (
     CLEAR,
-    answer_sentence,
     forecast_sentence,
     registration_sentences,
-    rule_sentence,
 )
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.text import flat
-from biphasic.analysis.words import environment
+from biphasic.analysis.words import environment, words
 from biphasic.errors import DataError
 from biphasic.records import QuestionRecord, RegistrationRecord
 
@@ -53,7 +51,7 @@ def _filled(template: str, **context: Any) -> str:
 def _environment() -> jinja2.Environment:
     made = environment()
     made.filters.update(
-        cell=_cell, rule=rule_sentence, sentence=answer_sentence,
+        cell=_cell, rule=words().rule, sentence=words().answer,
         p=lambda p: "–" if p is None else _cell(p_value(p)),
     )  # fmt: skip
     return made

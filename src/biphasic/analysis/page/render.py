@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from functools import cache, partial
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -26,15 +27,17 @@ from biphasic.analysis.page.content import (
     columns_of,
     common_peak,
     comparison_notes,
+    comparisons_csv,
     dataset_titles,
     facts,
     gaps,
     paper_text,
-    peak_text,
     problem_groups,
+    problems_csv,
     provenance,
     rate_rows,
     run_data,
+    store_link,
 )
 from biphasic.analysis.page.evidence import (
     caveats,
@@ -42,31 +45,40 @@ from biphasic.analysis.page.evidence import (
     study_answers,
     study_families,
 )
-from biphasic.analysis.page.figures import choice_sentence, few_arms, few_scores, page_styles
-from biphasic.analysis.questions.answer import (
-    answer_sentence,
-    forecast_sentence,
-    registration_sentences,
-    rule_sentence,
+from biphasic.analysis.page.figures import (
+    choice_sentence,
+    few_arms,
+    few_scores,
+    page_styles,
+    write_figures,
 )
-from biphasic.analysis.records import StudyRecords
+from biphasic.analysis.questions.answer import (
+    forecast_sentence,
+    questions_csv,
+    registration_sentences,
+)
+from biphasic.analysis.records import StudyRecords, load_records
 from biphasic.analysis.scores.reference import reference_values
-from biphasic.analysis.scores.source import paper_scores
+from biphasic.analysis.scores.source import paper_scores, study_scores
 from biphasic.analysis.statistics.doubts import floor_sentences, floor_tests
+from biphasic.analysis.statistics.replicates import by_recipe
 from biphasic.analysis.tables.results import (
     cost_rows,
     cost_sentence,
     heldout_losses,
     heldout_note,
     lowest_losses,
+    results_csv,
     rows_statement,
     seeds_note,
+    table_csv,
     task_line,
     task_notes,
     trained_segments,
 )
 from biphasic.analysis.text import plain, points_cell
-from biphasic.analysis.words import environment
+from biphasic.analysis.words import environment, words
+from biphasic.files import write_text
 from biphasic.palette import VARIABLES
 
 
@@ -98,7 +110,7 @@ def render(records: StudyRecords, *, store: str) -> str:
         compared=compared,
         families=families,
         titles=titles,
-        answers=[(one, answer_sentence(one), rule_sentence(one.question)) for one in answers],
+        answers=[(one, words().answer(one), words().rule(one.question)) for one in answers],
         registered=registration_sentences(records) if answers else [],
         forecasts=forecast_sentence(answers),
         above_floors=[*filter(None, floor_sentences(compared, titles))],
@@ -129,7 +141,6 @@ def render(records: StudyRecords, *, store: str) -> str:
         of_many=choice_sentence(records, few, recipes),
         rate_rows=list(rate_rows(records)),
         common_peak=common_peak(records),
-        peak_text=peak_text,
         rows_statement=rows_statement(records),
         cost_rows=list(cost_rows(records)),
         segments=trained_segments(records),
@@ -141,6 +152,25 @@ def render(records: StudyRecords, *, store: str) -> str:
         unit=recipes.unit,
         data=run_data(records, sources, paper, store),
     )  # fmt: skip
+
+
+def write_page(page: Path, study_folder: Path, store: Path, *, note: Path) -> None:
+    """Write a report's page, tables and figures; `note` says that earlier ones are complete."""
+    records, folder = load_records(study_folder, store), page.parent
+    scores = by_recipe(study_scores(records))
+    html = render(records, store=store_link(page, store))
+    note.unlink(missing_ok=True)
+    write_text(folder / "results.csv", results_csv(records))
+    write_text(folder / "table.csv", table_csv(records))
+    compared = study_families(records).values()
+    write_text(folder / "comparisons.csv", comparisons_csv(compared, scores.written_names))
+    if answers := study_answers(records):
+        write_text(folder / "questions.csv", questions_csv(answers))
+    else:  # of an earlier version of the study
+        (folder / "questions.csv").unlink(missing_ok=True)
+    write_text(folder / "problems.csv", problems_csv(records.problems))
+    write_figures(folder / "figures", few_arms(records, scores), scores)
+    write_text(page, html)
 
 
 def claims_hint(results: Sequence[ClaimResult]) -> str:

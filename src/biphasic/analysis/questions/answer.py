@@ -247,16 +247,6 @@ _OF_MARGIN = ("margin", "p_level", "p_level_of_study", "level")
 CLEAR = {1: "above zero", 0: "no", -1: "below zero"}
 
 
-def answer_sentence(answer: Answer) -> str:
-    """State an answer and the counts that decide it."""
-    return words().answer(answer)
-
-
-def rule_sentence(question: QuestionRecord) -> str:
-    """State the rule that decides, as the study wrote it."""
-    return words().rule(question)
-
-
 def forecast_sentence(answers: Iterable[Answer]) -> str:
     """Count the forecasts that came true, with their mean score; empty without an outcome."""
     outcomes = [one for answer in answers for one in answer.outcomes]
