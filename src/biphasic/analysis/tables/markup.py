@@ -1,4 +1,4 @@
-"""Tables like those in the paper's Appendix C: Markdown, LaTeX, HTML and CSV, with names escaped."""
+"""Tables like those of the paper's Appendix C: Markdown, LaTeX, HTML and CSV, names escaped."""
 
 from __future__ import annotations
 
