@@ -151,34 +151,29 @@ class Table:
             asked.lack(f"no models or tasks that differ only in {named}")
         return asked.check(f"differs over {named}", comparisons)
 
-    def best(self, over: str, sought: Any, **options: Any) -> Check:
-        """Check whether the sought level, or levels, of a factor have the highest value.
-
-        Args:
-            over: The factor.
-            sought: The levels.
-            options: Also `is_not=True` (others must have it), `across=FACTOR` (aggregate over its
-                levels, `by="mean"` or `by="mean rank"`) and `most_often=True` (the sought level
-                must have it more often than any other).
-        """
-        return self._extreme(over, sought, "higher", **options)
-
-    def worst(self, over: str, sought: Any, **options: Any) -> Check:
-        """Check whether the sought levels of a factor have the lowest value; see `best`."""
-        return self._extreme(over, sought, "lower", **options)
-
-    def _extreme(
+    def best(
         self,
         over: str,
         sought: Any,
-        word: str,
         *,
         is_not: bool = False,
         across: str = "",
         by: str = "mean",
         most_often: bool = False,
+        _word: str = "higher",
         **options: Any,
     ) -> Check:
+        """Check whether the sought level, or levels, of a factor have the highest value.
+
+        Args:
+            over: The factor.
+            sought: The levels.
+            is_not: Others must have it.
+            across: Aggregate over the levels of this factor, `by` their "mean" or "mean rank".
+            by: See `across`.
+            most_often: The sought level must have it more often than any other.
+            options: Those of every question.
+        """
         chosen = levels(over, sought)
         if across in {over, "group"} or (by != "mean" and (by != "mean rank" or not across)):
             raise ValueError("give across=, another factor, and by='mean' or by='mean rank'")
@@ -187,12 +182,16 @@ class Table:
         factors = (over, known(across, FACTORS)) if across else (over,)
         asked = _Question(self, over=over, most_often=over if most_often else "", **options)
         values = _by_rank if by == "mean rank" else _by_mean if across else _by_best
-        where = "best" if word == "higher" else "worst"
+        where = "best" if _word == "higher" else "worst"
         where += f" {by} over {factor_text(across)}" if across else ""
         return asked.check(
             f"{where} at {'other ' if is_not else ''}{factor_text(over)} {chosen.text}",
-            _extremes(asked, factors, chosen, word, values, is_not=is_not),
+            _extremes(asked, factors, chosen, _word, values, is_not=is_not),
         )
+
+    def worst(self, over: str, sought: Any, **options: Any) -> Check:
+        """Check whether the sought levels of a factor have the lowest value; see `best`."""
+        return self.best(over, sought, _word="lower", **options)
 
 
 class _Question:
@@ -207,22 +206,16 @@ class _Question:
         gap: tuple[Selection, Selection] | None = None,
         best_level: str = "",
         needs: Mapping[str, int] | None = None,
-        at_least: float | None = None,
-        at_most: float | None = None,
-        most_often: str = "",
-        weaker: bool = False,
         **where: Any,
     ) -> None:
+        of_check = {"at_least", "at_most", "most_often", "weaker"} & where.keys()
+        self.options = {"value": table._value} | {name: where.pop(name) for name in of_check}
         for selection in (*sides, *(gap or ()), where):
             selected(selection)  # refuses what makes no sense, whatever the table has
         inner = {factor for side in (*sides, *(gap or ())) for factor in side}
         if misplaced := inner & {"group", "dataset"}:
             raise ValueError(f"{misplaced.pop()}: name it as an option of the question")
         self.scores, self.family, self.sizes = table._scores, table._family, table._sizes
-        self.options = {
-            "at_least": at_least, "at_most": at_most, "most_often": most_often, "weaker": weaker,
-            "value": table._value,
-        }  # fmt: skip
         self.kind = "score"  # of the values: `score`, `difference` or `level`
         self.num_comparisons = 0
         self.absent: dict[str, None] = {}  # what the table lacks, in order

@@ -106,12 +106,6 @@ def _drawn(
     panels = tuple(replace(panel, key=theirs[panel.key]) for panel in reference_chart.panels)
     merged = with_reference(chart, replace(reference_chart, panels=panels), name="paper")
     # Its models may have other numbers of steps and masking rates.
-    own, other = _note(make, scores), _note(make, reference)
-    behind_it = f"{reference.source}{'.' if other == own else other}"
+    is_same = reference_chart.note == chart.note
+    behind_it = f"{reference.source}{'.' if is_same else reference_chart.note.rstrip()}"
     return replace(merged, caption=f"{merged.caption} Grey: {behind_it}")
-
-
-def _note(make: ScoreFigure, scores: Scores) -> str:
-    """Return what a figure says of its models."""
-    drawing = make.plan(scores)
-    return drawing if isinstance(drawing, str) else drawing.note.rstrip()

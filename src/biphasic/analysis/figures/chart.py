@@ -88,6 +88,7 @@ class Chart:
     caption: str  # description and caveats
     axis: Axis
     panels: tuple[Panel, ...]
+    note: str = ""  # the part of the caption that is about its models
 
     @property
     def alt(self) -> str:
@@ -251,7 +252,7 @@ class ScoreFigure:
         if self.number is not None:
             caption = numbered(caption, self.number)
         title = f"{self.title}{drawing.of}"
-        return Chart(self.name, title, caption, drawing.axis, tuple(panels))
+        return Chart(self.name, title, caption, drawing.axis, tuple(panels), drawing.note)
 
 
 def score_figure(
