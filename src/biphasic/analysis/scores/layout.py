@@ -59,7 +59,9 @@ from biphasic.records import Convention
 
 RESULTS = "results.json"
 RUN_FOLDER = "MODEL/TASK/DATASET/[TRAINSET_]lrX_sdS"
-_RUN = re.compile(r"(?:(?P<trained_on>.+)_)?lr(?P<rate>\d*\.?\d+(?:e[+-]?\d\d?)?)_sd(?P<seed>\d+)")
+_RUN = re.compile(
+    r"(?:(?P<trained_on>.+)_)?lr(?P<rate>\d*\.?\d+(?:[eE][+-]?\d\d?)?)_sd(?P<seed>\d+)"
+)
 _METRIC = "score"
 Cell = tuple[str, str]  # names of model and dataset
 # Task, dataset and training set, empty if it is the dataset itself; equal for comparable runs.
