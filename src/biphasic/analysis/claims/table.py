@@ -209,7 +209,8 @@ class _Question:
         **where: Any,
     ) -> None:
         of_check = {"at_least", "at_most", "most_often", "weaker"} & where.keys()
-        self.options = {"value": table._value} | {name: where.pop(name) for name in of_check}
+        self.options: dict[str, Any] = {"value": table._value}
+        self.options |= {name: where.pop(name) for name in of_check}
         for selection in (*sides, *(gap or ()), where):
             selected(selection)  # refuses what makes no sense, whatever the table has
         inner = {factor for side in (*sides, *(gap or ())) for factor in side}
