@@ -27,6 +27,7 @@ from biphasic.records import ZERO_SHOT_SEED, ResultRecord
 from biphasic.store import RESULT, is_complete, result_folder
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput, due_runs
+from biphasic.study.settings.study import FinetuningConfig
 from biphasic.tasks.baselines import BASELINES_VERSION, DRAWS, TRAINED, Setting
 from biphasic.tasks.folder import load_task, read_description
 from biphasic.tasks.kinds.registry import KINDS
@@ -150,27 +151,24 @@ def by_training(tasks: tuple[PlannedTask, ...]) -> list[tuple[PlannedTask, ...]]
 def plan_group(
     state: str,
     evaluations: tuple[PlannedTask, ...],
+    finetuning: FinetuningConfig,
     *,
-    learning_rates: Iterable[float],
     seeds: Iterable[int],
     name: str,
     store: Path,
-    extend: int = 0,
 ) -> FinetuneGroup:
     """Plan the fine-tunings of one state for tasks that share a training."""
-    training = evaluations[0].training
+    training, rates, seeds = evaluations[0].training, finetuning.learning_rates, [*seeds]
     if training.protocol.is_probe:  # no rate; seeds only choose training examples
-        learning_rates = (0.0,)
-        seeds = seeds if training.protocol.train_examples else (ZERO_SHOT_SEED,)
-    rates, seeds = [*learning_rates], [*seeds]
+        rates = (0.0,)
+        seeds = seeds if training.protocol.train_examples else [ZERO_SHOT_SEED]
     grid = [*product(rates, seeds)]
-    beyond = [*product(rates_beyond(rates, extend), seeds)]
+    beyond = [*product(rates_beyond(rates, finetuning.extend), seeds)]
     if not training.is_trained:
         # Nothing is trained: no rate to choose, nothing random.
         grid, beyond = [(0.0, ZERO_SHOT_SEED)], []
-    scored = " + ".join(task.info.name for task in evaluations)
     shared = digest(_run_determinants(state, training))
-    label = f"{name} on {scored}"
+    label = f"{name} on {' + '.join(task.info.name for task in evaluations)}"
     return FinetuneGroup(shared, state, evaluations, tuple(grid), label, store, tuple(beyond))
 
 

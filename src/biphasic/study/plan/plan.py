@@ -323,11 +323,10 @@ def _groups(
             group = plan_group(
                 point.state,
                 tuple(task.attending(point.attention) for task in scored),
-                learning_rates=finetuning.learning_rates,
+                finetuning,
                 seeds=of_all_runs if point.arm.encoder else own,
                 name=point.name,
                 store=study.store,
-                extend=finetuning.extend,
             )
             both = (groups.setdefault(group.training_id, group), group)
             one, other = ([task.info.name for task in each.evaluations] for each in both)
