@@ -32,6 +32,7 @@ from biphasic.model.compute.device import on_compute_device
 from biphasic.model.compute.forward import padded_states
 from biphasic.model.loading.build import load_encoder
 from biphasic.model.loading.reading import loading
+from biphasic.plugins import short_name
 from biphasic.progress import progress_bar, say_on
 from biphasic.shown import Shown
 from biphasic.study.inputs.tasks import PlannedTask
@@ -197,6 +198,7 @@ def write_best(
 
     An existing folder from the same model, task and settings is kept.
     """
+    _check_form(plan.tasks[0])
     _check_probe(plan.tasks[0])
     inputs = {
         "command": "finetune",
@@ -271,6 +273,14 @@ def _untrained(body: PreTrainedModel, planned: PlannedTask, task: Task) -> KeptM
     )
     names = dict.fromkeys(body.state_dict(), torch.empty(0))
     return KeptModel(0.0, 0, steps=0, metrics={}, body=names, head=head.state_dict())
+
+
+def _check_form(task: PlannedTask) -> None:
+    """Refuse a kind of somebody's that does not say which class of transformers has its head."""
+    kind = KINDS[task.info.kind]
+    if kind.facts.is_trained and not (kind.facts.form or kind.facts.is_cosine):
+        about = short_name(task.info.kind)
+        raise ConfigError("facts.form is None; set the class that loads its head", about=about)
 
 
 def _check_probe(task: PlannedTask) -> None:

@@ -116,7 +116,6 @@ class Classification(TaskKind):
         is_pooled=True,
         is_probed=True,
         does="assigns one of {number} labels to a text",
-        form="sequence-classification",
         problem_type="single_label_classification",
     )
     baselines: ClassVar[Mapping[str, Baseline]] = {
@@ -224,7 +223,6 @@ class MultiLabel(TaskKind):
         is_probed=True,
         does="assigns any of {number} labels to a text",
         output_note="A label applies if its output is above 0, a probability above one half.",
-        form="sequence-classification",
         problem_type="multi_label_classification",
     )
     baselines: ClassVar[Mapping[str, Baseline]] = {

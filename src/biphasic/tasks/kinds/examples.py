@@ -130,8 +130,7 @@ class Example:
     @classmethod
     def written(cls, row: Row, labels: Labels | None) -> dict[str, Any]:
         """Return fields of a row of people's files that are written differently in a folder."""
-        names = (names[0] for names, field in cls._columns() if field.annotation is float)
-        numbers = (row.written_number(name) for name in names if name in row.value)
+        numbers = (row.written_number(name) for name in _numbers(cls) if name in row.value)
         return {name: number for of in numbers for name, number in of.items()}
 
     @classmethod
@@ -172,6 +171,11 @@ class Example:
 def known_columns(record: type[Example]) -> tuple[str, ...]:
     """Return the columns that a file must or may have."""
     return (*record.columns(), *record.optional())
+
+
+@cache
+def _numbers(record: type[Example]) -> tuple[str, ...]:
+    return tuple(names[0] for names, field in record._columns() if field.annotation is float)
 
 
 def _fault(row: Row, error: ValidationError) -> DataError:

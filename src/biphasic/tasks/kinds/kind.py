@@ -85,11 +85,16 @@ class Facts(KindFacts):
     hub_task: str | None = None  # the hub's name of the task in scores
     form: Any = None  # how transformers loads models that have a head; see `Form`
     problem_type: str | None = None  # setting of that class
-    output_names: tuple[str, ...] = ()  # of heads without labels
+    output_names: tuple[str, ...] = ("LABEL_0",)  # of heads without labels
+
+    def __post_init__(self) -> None:
+        """A head of pooled states classifies sequences."""
+        if self.is_pooled and self.form is None:
+            object.__setattr__(self, "form", "sequence-classification")
 
     def num_outputs(self, labels: Sequence[str]) -> int:
         """Return the width of the head of a model with these labels; 0 for none."""
-        return max(len(labels or self.output_names), 1) if self.form else 0
+        return len(labels or self.output_names) if self.form else 0
 
 
 class Examples(ABC):

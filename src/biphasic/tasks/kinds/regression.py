@@ -110,9 +110,7 @@ class Regression(TaskKind):
         is_pooled=True,
         is_probed=True,
         does="predicts a number for a text",
-        form="sequence-classification",
         problem_type="regression",
-        output_names=("LABEL_0",),
     )
     baselines: ClassVar[Mapping[str, Baseline]] = {
         "floor:majority": mean_value,
