@@ -1,6 +1,8 @@
 """Kinds of tasks from a file or an installed package."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import torch
 
 from biphasic import evaluate
 from biphasic.errors import ConfigError
+from biphasic.export.finetuned.write import _check_form
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.source import split_source
 from biphasic.tasks.task_file import load_task_file
@@ -84,6 +87,18 @@ def test_what_is_no_kind_is_refused(task, tmp_path):
     task.write_text("{kind: ./mood.py:Sc, folder: texts}")
     with pytest.raises(ConfigError, match=r"mood\.py: Sc has the name of our own 'sc'"):
         load_task_file(task)
+
+
+def test_a_kind_names_the_class_that_loads_its_head(task, tmp_path):
+    kind = load_task_file(task).kind
+    assert KINDS[kind].facts.form == "sequence-classification"
+    planned: Any = SimpleNamespace(info=SimpleNamespace(kind=kind))
+    _check_form(planned)
+    code = MOOD.replace('title="mood"', 'title="mood", form=None, is_pooled=False')
+    (tmp_path / "mood.py").write_text(code)
+    planned.info.kind = load_task_file(task).kind
+    with pytest.raises(ConfigError, match=r"mood: facts\.form is None; set the class"):
+        _check_form(planned)
 
 
 def test_an_installed_kind_is_loaded_by_name(tmp_path, monkeypatch):
