@@ -127,11 +127,6 @@ class ArmConfig(Config):
             )
         return self
 
-    @property
-    def family(self) -> str:
-        """Objectives in order, without repeats: `CLM`, `MLM`, `CLM+MLM`, ... or `none`."""
-        return family_of(self.phases)
-
     def recipe_from(self, shared: RecipeConfig, *, where: str = "") -> Recipe:
         """Return the arm's recipe; error messages begin with `where` or else the arm's name."""
         try:
