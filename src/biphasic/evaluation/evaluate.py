@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from rich.console import Console
 
-from biphasic.amounts import rate, rough_duration, size
+from biphasic.amounts import rate
 from biphasic.analysis.estimate import best_per_seed, estimate, grid
 from biphasic.config import NAME_PATTERN, nearest, parse_config, parse_overrides
 from biphasic.errors import ConfigError, StudyError, TrainingError
@@ -353,14 +353,17 @@ def expected_time(plan: Plan, num_runs: int, *, num_workers: int) -> str:
     flops = run_flops(body, training, EXAMPLE_TOKENS)
     rounds = math.ceil(num_runs / num_workers)  # of runs at once
     speed = measure_speed(precision)
-    length = min(EXAMPLE_TOKENS, training.protocol.max_seqlen)
-    time = (
-        f"about {rough_duration(rounds * flops / speed.per_second)} on this machine, measured for "
-        f"a second, if texts have {length} tokens, less if they are shorter; scoring is not "
-        # Weights, gradients and two moments.
-        f"counted; at least {size(4 * weights)} of memory for each run, and {size(weights)} on disk"
+    [line] = lines_of(
+        "time",
+        seconds=rounds * flops / speed.per_second,
+        length=min(EXAMPLE_TOKENS, training.protocol.max_seqlen),
+        is_known=False,
+        memory=4 * weights,  # weights, gradients and two moments
+        for_each=" for each run",
+        disk=weights,
+        advice=precision_advice(precision, speed),
     )
-    return "; ".join(filter(None, (time, precision_advice(precision, speed))))
+    return line
 
 
 def best_result(results: Iterable[ResultRecord], *, metric: str) -> ResultRecord | None:

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from biphasic.amounts import count
 from biphasic.plugins import short_name
 from biphasic.records import SEED_STREAMS, fixed_streams
 from biphasic.shown import Shown
@@ -16,7 +15,7 @@ from biphasic.store import is_trained
 from biphasic.study import EXAMPLE_TOKENS
 from biphasic.study.plan.cost import Cost, group_flops, segment_cost, state_bytes, training_cost
 from biphasic.study.plan.finished import Finished, plan_notes
-from biphasic.study.plan.plan import Plan
+from biphasic.study.plan.plan import Plan, Segment
 from biphasic.study.words import lines_of
 
 FORMAT = "biphasic.plan/1"
@@ -174,25 +173,6 @@ def _runs(plan: Plan) -> Iterator[tuple[list[str], list[str], list[int]]]:
         yield varied, [*fixed], numbers
 
 
-def _mermaid(plan: Plan) -> Iterator[str]:
-    named: dict[str, list[str]] = {}
-    for point in plan.points:
-        named.setdefault(point.state, []).append(point.name)
-    for segment in plan.segments:
-        named.setdefault(segment.id, [f"step {segment.end:,}"])
-    numbers = {state: f"s{number}" for number, state in enumerate(named)}
-    yield "flowchart LR"
-    for state, names in named.items():
-        yield f'  {numbers[state]}["{", ".join(names)}"]'
-    for segment in plan.segments:
-        phases = [p for p in segment.arm.recipe.placed_phases if p.start < segment.end]
-        objectives = [p.phase.short_name.upper() for p in phases if p.end > segment.start]
-        if segment.steps:  # other studies may have trained the state that it continues
-            start = numbers.get(segment.parent or "", (segment.parent or "start")[:12])
-            label = f"{' + '.join(objectives)}, {count(segment.steps, 'step')}"
-            yield f'  {start} -- "{label}" --> {numbers[segment.id]}'
-
-
 @dataclass(frozen=True, repr=False)
 class StudyPlan(Shown):
     """What `plan` returns: what a study will train, share and skip.
@@ -299,4 +279,20 @@ class StudyPlan(Shown):
 
     def graph(self) -> str:
         """Return the graph of states as Mermaid: an arrow for each stretch of training."""
-        return "".join(f"{line}\n" for line in _mermaid(self.plan))
+        named: dict[str, list[str]] = {}
+        for point in self.plan.points:
+            named.setdefault(point.state, []).append(point.name)
+        for segment in self.plan.segments:
+            named.setdefault(segment.id, [f"step {segment.end:,}"])
+        numbers = {state: f"s{number}" for number, state in enumerate(named)}
+
+        def place(state: str | None) -> str:  # other studies may have trained it
+            return numbers.get(state, state[:12]) if state else "start"
+
+        def objectives(segment: Segment) -> list[str]:
+            phases = segment.arm.recipe.placed_phases
+            begun = [p for p in phases if p.start < segment.end and p.end > segment.start]
+            return [placed.phase.short_name.upper() for placed in begun]
+
+        lines = lines_of("graph", plan=self.plan, named=named, place=place, objectives=objectives)
+        return "\n".join(lines) + "\n"

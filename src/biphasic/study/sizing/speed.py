@@ -18,7 +18,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from biphasic.amounts import rough_duration, size
 from biphasic.data.building import DEFAULT_VOCAB_SIZE
 from biphasic.data.packing import lay_out
 from biphasic.data.rows import Piece, RowBatch
@@ -33,6 +32,7 @@ from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.supervision import Vocabulary
 from biphasic.study.plan.cost import shape_of, state_bytes, training_cost
 from biphasic.study.sizing.estimate import least_memory
+from biphasic.study.words import lines_of
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.ledger import step_flops
 from biphasic.training.recipe import Recipe
@@ -141,20 +141,18 @@ def cost_here(recipe: Recipe, *, start: int, vocab_size: int, compute: ComputeCo
     is_gpu = compute_device().type == "cuda"
     memory = least_memory(recipe, vocab_size=vocab_size, compute=compute, is_gpu=is_gpu)
     state = state_bytes(recipe, vocab_size=vocab_size) or 0
-    about = "about" if recipe.architecture else "at least"
-    return "; ".join(
-        filter(
-            None,
-            (
-                f"about {rough_duration(seconds)} on this machine, at "
-                f"{float(f'{cost.tokens / seconds:.2g}'):,.0f} tokens/s, measured for a second",
-                f"{about} {size(memory)} of memory"
-                + (" for each process" if compute.processes > 1 else ""),
-                f"{size(_COPIES * state)} on disk",
-                precision_advice(recipe.precision, speed),
-            ),
-        )
+    [line] = lines_of(
+        "time",
+        seconds=seconds,
+        length=None,
+        per_second=float(f"{cost.tokens / seconds:.2g}"),
+        is_known=recipe.architecture is not None,
+        memory=memory,
+        for_each=" for each process" if compute.processes > 1 else "",
+        disk=_COPIES * state,
+        advice=precision_advice(recipe.precision, speed),
     )
+    return line
 
 
 if __name__ == "__main__":

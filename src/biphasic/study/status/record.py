@@ -16,7 +16,6 @@ from biphasic.shown import Shown
 from biphasic.study.words import lines_of
 
 _MOST_ARMS = 40
-_BAR = 20
 
 _FILE = "progress.json"
 
@@ -154,10 +153,6 @@ def status_lines(status: StudyStatus, *, now: datetime | None = None) -> list[st
     def seconds(job: RunningJob) -> float:
         return max((moment - datetime.fromisoformat(job.started)).total_seconds(), 0.0)
 
-    def bar(arm: ArmProgress) -> str:
-        filled = _BAR * arm.done // arm.total if arm.total else _BAR
-        return "#" * filled + "." * (_BAR - filled)
-
     # Unfinished arms first.
     arms = sorted(status.by_arm.items(), key=lambda entry: entry[1].done >= entry[1].total)
     end = status.eta and f"{datetime.fromisoformat(status.eta).astimezone():%Y-%m-%d %H:%M}"
@@ -166,9 +161,7 @@ def status_lines(status: StudyStatus, *, now: datetime | None = None) -> list[st
         status=status,
         short=False,
         seconds=seconds,
-        bar=bar,
         arms=arms,
-        width_of_arms=str(max(map(len, status.by_arm), default=1)),
         most=_MOST_ARMS,
         num_finished=sum(arm.done >= arm.total for _, arm in arms[_MOST_ARMS:]),
         end=end,
