@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, dataclass_transform
 
 from biphasic.amounts import MOST_BITS
-from biphasic.config import field_docstrings
 from biphasic.errors import ConfigError
 from biphasic.execution.slots import check_cores
 from biphasic.files import expanded
@@ -181,6 +180,8 @@ def about(verb: type[Verb]) -> str:
 
 def texts_of(verb: type[Verb]) -> dict[str, str]:
     """Return what each option means."""
+    from biphasic.config import field_docstrings  # pydantic is slow to import
+
     texts = field_docstrings(verb, Verb)
     return {name: " ".join(text.split()) for name, text in texts.items()}
 
