@@ -314,7 +314,10 @@ class Store:
 
     def walk(self, kind: ArtifactType) -> set[str]:
         """Return the names of all complete artifacts of a kind."""
-        return complete_names(self.path / kind.place)
+        folder = self.path / kind.place
+        if not folder.is_dir():
+            return set()
+        return {path.name for path in folder.iterdir() if is_complete(path)}
 
     def state(self, identity: str) -> StateRecord:
         """Read the record of a state."""
@@ -322,7 +325,9 @@ class Store:
 
     def result(self, identity: str) -> ResultRecord:
         """Read the record of a fine-tuning."""
-        return read_result_record(self.folder(RESULT, identity))
+        from biphasic.records import ResultRecord  # noqa: PLC0415
+
+        return self.get(RESULT, identity).record(ResultRecord, "result.json")
 
     def with_ancestors(self, known: Iterable[Key]) -> set[Key]:
         """Return artifacts with all that they were made from, as far as the store has them."""
@@ -337,11 +342,9 @@ class Store:
         return found
 
 
-def complete_names(folder: Path) -> set[str]:
-    """Return the names of all complete folders directly below a folder."""
-    if not folder.is_dir():
-        return set()
-    return {entry.name for entry in folder.iterdir() if is_complete(entry)}
+def sealed_in(folder: Path) -> list[Path]:
+    """Return the complete folders directly below a folder, by name."""
+    return sorted(filter(is_complete, folder.iterdir())) if folder.is_dir() else []
 
 
 def read_state_record(folder: Path, *, identity: str | None) -> StateRecord:
@@ -351,26 +354,9 @@ def read_state_record(folder: Path, *, identity: str | None) -> StateRecord:
     return STATE.open(folder, identity=identity).record(StateRecord, "state.json")
 
 
-def read_result_record(folder: Path) -> ResultRecord:
-    """Read the record of a fine-tuning in a store."""
-    from biphasic.records import ResultRecord  # noqa: PLC0415
-
-    return RESULT.open(folder, identity=folder.name).record(ResultRecord, "result.json")
-
-
 def state_folder(store: Path, identity: str) -> Path:
     """Return the folder of a state."""
     return Store(store).folder(STATE, identity)
-
-
-def is_trained(store: Path, identity: str) -> bool:
-    """Return whether a store has a state."""
-    return Store(store).has(STATE, identity)
-
-
-def result_folder(store: Path, identity: str) -> Path:
-    """Return the folder of a fine-tuning."""
-    return Store(store).folder(RESULT, identity)
 
 
 def store_of(root: Path | str) -> Path:

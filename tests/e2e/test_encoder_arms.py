@@ -10,7 +10,7 @@ import yaml
 from huggingface_hub import constants
 
 from biphasic.model.loading.hub import fetch_model
-from biphasic.store import complete_names
+from biphasic.store import RESULT, Store
 from families import save_family
 from mini_study import STUDY, arms, snapshot, write_custom_tasks
 
@@ -159,5 +159,5 @@ def test_cleaning_keeps_their_results_and_the_names_of_states(root, encoder, tmp
     runs = {run["id"] for run in (*record["runs"], *record["baselines"])}
     assert len(record["baselines"]) == 2
     assert cli("study", "clean", "--root", root, "--delete")[0] == 0
-    assert runs == complete_names(root / "store/finetunes")
+    assert runs == Store(root / "store").walk(RESULT)
     assert (root / "store/states/by-name/mini/mlm/state.json").is_file()

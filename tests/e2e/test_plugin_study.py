@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from biphasic.store import complete_names
+from biphasic.store import STATE, Store
 from mini_study import run_command
 from plugin_files import page_code, write_stride
 
@@ -72,4 +72,4 @@ def test_workers_and_ranks_have_the_code_and_a_report_needs_no_file(tmp_path):
     write_stride(tmp_path, ("[:: self.every]", "[1 :: self.every]"))
     plan = run_command("study", "plan", file, "--root", root, "--rate", "1e9").stdout
     assert "other code, of stride.py:Stride (" in plan
-    assert complete_names(root / "store/states") == {state.parent.name}
+    assert Store(root / "store").walk(STATE) == {state.parent.name}

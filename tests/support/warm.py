@@ -101,7 +101,9 @@ def _program_of(args: Any) -> Callable[[], object] | None:
     run = partial(_run, is_isolated=is_isolated)
     kind, *rest = [each for each in given[1:] if each not in {"-u", "-I"}]
     if kind == "-m" and rest[0] != _LIGHT:
-        return partial(run, rest, lambda: runpy.run_module(rest[0], run_name="__main__"))
+        # pydantic looks types of the program up in `sys.modules`.
+        start = partial(runpy.run_module, rest[0], run_name="__main__", alter_sys=True)
+        return partial(run, rest, start)
     if kind == "-c":
         code = compile(rest[0], "<string>", "exec")
         return partial(run, ["-c", *rest[1:]], lambda: exec(code, {"__name__": "__main__"}))  # noqa: S102

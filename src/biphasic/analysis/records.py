@@ -33,7 +33,7 @@ from biphasic.records import (
     TaskRecord,
 )
 from biphasic.registration import read_registrations
-from biphasic.store import RESULT, STATE, STORE, Artifact, result_folder, state_folder
+from biphasic.store import RESULT, STATE, STORE, Artifact, Store
 
 RecordT = TypeVar("RecordT", bound=Record)
 Computed = TypeVar("Computed")
@@ -273,7 +273,7 @@ class _Reader:
         return {key: tuple(results) for key, results in found.items()}
 
     def result(self, run: RunRecord) -> ResultRecord | None:
-        path = result_folder(self.store, run.id) / "result.json"
+        path = Store(self.store).folder(RESULT, run.id) / "result.json"
         where = describe_run(run.arm, run)
         if not is_file(path):
             self.note("missing", f"{where}: not run yet")
@@ -301,7 +301,7 @@ class _Reader:
         return ""
 
     def _read_state(self, identity: str) -> StateRecord | None:
-        path = state_folder(self.store, identity) / "state.json"
+        path = Store(self.store).folder(STATE, identity) / "state.json"
         if not is_file(path):
             self.note("missing", f"state {identity[:12]} has not been trained")
             return None
@@ -327,7 +327,7 @@ class _Reader:
         return None in both or len(both) == 1
 
     def _read_losses(self, identity: str) -> Losses:
-        path = state_folder(self.store, identity) / "metrics.jsonl"
+        path = Store(self.store).folder(STATE, identity) / "metrics.jsonl"
         state = self.state(identity)
         if state is None:
             return {}

@@ -18,7 +18,7 @@ from biphasic.files import (
 from biphasic.numerics import KNOWN, PARTS, running_code
 from biphasic.records import STUDY
 from biphasic.registration import REGISTRATIONS
-from biphasic.store import REPORT, file_entries, result_folder, state_folder
+from biphasic.store import REPORT, RESULT, STATE, Store, file_entries
 
 _NOTE = "made-from.json"  # has the hash of a report's inputs, and those of its files; written last
 _AGAIN = "run the study again to rewrite its report"
@@ -78,8 +78,8 @@ def _is_current(study_folder: Path, made_from: str) -> bool:
 def _inputs_digest(study_folder: Path, store: Path) -> str:
     """Hash what a report depends on beside `study.json`: records, this package and libraries."""
     study = read_study(study_folder)
-    folders = [state_folder(store, name) for name in sorted(study.states)]
-    folders += [result_folder(store, run.id) for run in (*study.runs, *study.baselines)]
+    folders = [Store(store).folder(STATE, name) for name in sorted(study.states)]
+    folders += [Store(store).folder(RESULT, run.id) for run in (*study.runs, *study.baselines)]
     folders += sorted((study_folder / REGISTRATIONS).glob("*/"))
     return digest(
         {

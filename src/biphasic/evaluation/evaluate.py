@@ -32,7 +32,7 @@ from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.model.matrices import matrix_weights
 from biphasic.progress import progress_bar, say_on
 from biphasic.records import Convention, ResultRecord
-from biphasic.store import RESULT, Store, is_complete, read_result_record
+from biphasic.store import RESULT, Store
 from biphasic.study import EXAMPLE_TOKENS
 from biphasic.study.gc.pins import record_pin
 from biphasic.study.inputs.models import own_tokenizer
@@ -301,7 +301,7 @@ def _summarise(
     selected = best_per_seed(grid(results, metric=metric))
     score = estimate([entry.test for entry in selected], convention=convention)
     floors, scores = _floors(plan, [task]), defaultdict[str, list[float]](list)
-    if not all(is_complete(store.folder(RESULT, one.id)) for one in floors):
+    if not all(store.has(RESULT, one.id) for one in floors):
         with progress_bar(console, "computing floors and references"):
             compute_baselines(floors, plan.store, encoder_of(plan).folder)
     for one in floors:
@@ -321,7 +321,7 @@ def _summarise(
 
 def _verified(store: Store, identity: str) -> ResultRecord:
     store.get(RESULT, identity).verify()
-    return read_result_record(store.folder(RESULT, identity))
+    return store.result(identity)
 
 
 def announcement(task: PlannedTask, *, num_runs: int, num_missing: int) -> str:

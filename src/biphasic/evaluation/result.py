@@ -29,7 +29,7 @@ from biphasic.analysis.words import coverage_sentence
 from biphasic.errors import DataError, visible
 from biphasic.records import Convention, ResultRecord
 from biphasic.shown import Shown, table_lines
-from biphasic.store import result_folder
+from biphasic.store import RESULT, Store
 from biphasic.study.words import lines_of
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.records import TaskInfo
@@ -152,7 +152,7 @@ class Evaluation(Shown):
         """
         [run], unit = self.selected, KINDS[self.task.kind].facts.unit
         try:
-            path = result_folder(self.folder.parent, run.id) / EXAMPLES
+            path = Store(self.folder.parent).folder(RESULT, run.id) / EXAMPLES
             ids, clusters, scores = read_run(path, self.metric, run, self.task.name)
             examples = ExampleScores(ids, {run.seed: scores}, clusters)
             moves = cell_influences(examples, self.task.name).by_seed[run.seed]

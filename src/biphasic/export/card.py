@@ -37,7 +37,7 @@ from biphasic.facts import NATS, KindFacts
 from biphasic.files import digest, is_file, read_json, read_json_object, write_text
 from biphasic.model.loading.directions import is_open
 from biphasic.records import LedgerEntry, ResultRecord, StateRecord, objectives_of, phase_of
-from biphasic.store import CARD, RESULT, is_complete, read_result_record
+from biphasic.store import CARD, RESULT, Store, is_complete
 from biphasic.tasks.embedding import TrainedVectors
 from biphasic.tasks.kinds.kind import Facts
 from biphasic.tasks.kinds.registry import KINDS
@@ -550,6 +550,6 @@ def _results(folder: Path, identity: str, left_out: list[str]) -> Iterator[Resul
             if not isinstance(raw, dict) or raw.get("state") != identity:
                 continue
             RESULT.open(path.parent, remedy="run the fine-tuning again").verify()
-            yield read_result_record(path.parent)
+            yield Store(folder.parent).result(path.parent.name)
         except (CheckpointError, DataError):
             left_out.append(f"fine-tuning {path.parent.name[:12]}: its record is damaged")

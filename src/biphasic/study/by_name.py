@@ -7,7 +7,7 @@ from pathlib import Path
 
 from biphasic.files import partial_path
 from biphasic.locks import Say
-from biphasic.store import STATE, is_trained
+from biphasic.store import STATE, Store
 
 BY_NAME = "by-name"
 SHORT_IDENTITY = 12
@@ -25,7 +25,7 @@ def link_states(store: Path, study: str, states: Mapping[str, str], *, say: Say)
         link, target = store / STATE.place / BY_NAME / study / name, Path("../..", identity)
         # A link that is a folder is of a copy of the store, made by a program that follows links.
         leads_there = link.readlink() == target if link.is_symlink() else link.exists()
-        if leads_there or not is_trained(store, identity):
+        if leads_there or not Store(store).has(STATE, identity):
             continue
         partial = partial_path(link)
         try:

@@ -15,7 +15,7 @@ from biphasic.execution.local import run_here
 from biphasic.locks import Say
 from biphasic.plugins import keep_files
 from biphasic.progress import say_on
-from biphasic.store import STATE, Store, is_trained, read_state_record, state_folder
+from biphasic.store import STATE, Store, read_state_record
 from biphasic.study.by_name import link_states, readable_name
 from biphasic.study.gc.pins import EVENT_FILES, record_pin
 from biphasic.study.inputs.corpus import DataPaths
@@ -101,7 +101,7 @@ def train_recipe(
             break
         other.delete(say=say)
     [segment] = plan.segments
-    is_done = is_trained(store, segment.id)
+    is_done = Store(store).has(STATE, segment.id)
     if is_done:
         Store(store).get(STATE, segment.id).verify()
     elif not any(store.glob(f"progress/{segment.id}-from-*/step-*")):
@@ -123,7 +123,7 @@ def train_recipe(
         segment.job(study, paths).model_copy(update=update), console=console, deadline=deadline
     )
     link_states(store, "pretrain", {name: segment.id}, say=say)
-    trained = state_folder(store, segment.id)
+    trained = Store(store).folder(STATE, segment.id)
     _say_losses(trained, say)
     return trained
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from biphasic.data.rows import RowBatch
 from biphasic.errors import DivergedError
 from biphasic.files import PARTIAL, write_json
-from biphasic.store import CHECKPOINT, state_folder
+from biphasic.store import CHECKPOINT, STATE, Store
 from biphasic.training.lineage import Lineage
 from biphasic.training.records.environment import environment
 from biphasic.training.run import Run
@@ -157,4 +157,4 @@ def _origin(run: Run, checkpoint: Path, folder: Path, *, start: int) -> str | No
         return os.path.relpath(checkpoint, folder)
     if run.parent is None:
         return None  # the initial model, which the recipe makes
-    return os.path.relpath(state_folder(checkpoint.parents[2], run.parent), folder)
+    return os.path.relpath(Store(checkpoint.parents[2]).folder(STATE, run.parent), folder)

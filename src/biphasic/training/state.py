@@ -21,15 +21,7 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError, naming, reading
 from biphasic.files import remove_partials, write_json
 from biphasic.records import StateRecord
-from biphasic.store import (
-    CHECKPOINT,
-    STATE,
-    complete_folder,
-    is_complete,
-    is_trained,
-    read_state_record,
-    state_folder,
-)
+from biphasic.store import CHECKPOINT, STATE, Store, complete_folder, is_complete, read_state_record
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -179,9 +171,9 @@ def _load_tensors(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 def find_state(store: Path, identity: str) -> StateRecord | None:
     """Read the record of a state of a store; None if it is missing or incomplete."""
-    if not is_trained(store, identity):
+    if not Store(store).has(STATE, identity):
         return None
-    return read_state_record(state_folder(store, identity), identity=identity)
+    return Store(store).state(identity)
 
 
 class Checkpoints:

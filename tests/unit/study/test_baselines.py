@@ -10,7 +10,7 @@ import pytest
 from biphasic.errors import ConfigError
 from biphasic.model.loading.hub import LocalModel
 from biphasic.records import ResultRecord
-from biphasic.store import read_result_record, result_folder
+from biphasic.store import Store
 from biphasic.study.plan.finetuning import compute_baselines
 from biphasic.study.plan.finished import plan_notes
 from biphasic.study.run.record import question_records
@@ -24,10 +24,7 @@ def study(*arms, tasks=("pydocs-sc",), **finetuning):
 
 
 def results_of(plan) -> dict[tuple[str, int], ResultRecord]:
-    return {
-        (one.name, one.seed): read_result_record(result_folder(plan.store, one.id))
-        for one in plan.baselines
-    }
+    return {(one.name, one.seed): Store(plan.store).result(one.id) for one in plan.baselines}
 
 
 def test_floors_and_references_have_results_like_fine_tunings(locate, prepared, tmp_path):

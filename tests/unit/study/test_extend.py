@@ -12,7 +12,7 @@ from biphasic.analysis.estimate import GridScore, chosen_ends
 from biphasic.analysis.records import load_records
 from biphasic.records import StudyRecord
 from biphasic.registration import fixed_part
-from biphasic.store import complete_names
+from biphasic.store import RESULT, Store
 from biphasic.study.gc.pins import read_pins
 from biphasic.study.plan.finetuning import rates_beyond
 from tiny_use import write_model, write_task
@@ -73,7 +73,7 @@ def test_a_grid_grows_for_all_seeds_while_validation_chooses_its_end(given):
     assert "provisional (--extend" in line
     store = made.folder.parent
     [pin] = read_pins(store)
-    assert complete_names(store / "finetunes") < {*pin.results}  # also those not yet due
+    assert Store(store).walk(RESULT) < {*pin.results}  # also those not yet due
 
 
 def test_parts_and_interrupted_runs_give_the_same_runs(given, tmp_path, warm):
@@ -161,5 +161,5 @@ def test_a_study_runs_extensions_that_are_due_and_counts_all_that_may_be(study, 
     assert clean[0] == 0, clean
     assert cli("study", "run", study, "--root", root, *workers)[0] == 0
     baselines = {run.id for run in load_records(root / "wide").study.baselines}
-    made = complete_names(root / "store/finetunes")
+    made = Store(root / "store").walk(RESULT)
     assert {run["id"] for run in runs_of(root)} == made - baselines

@@ -29,7 +29,7 @@ from biphasic.records import (
     ResultRecord,
 )
 from biphasic.registration import changed_parts, fixed_part
-from biphasic.store import result_folder
+from biphasic.store import RESULT, Store
 
 MISSES = 0.1  # share of outcomes outside a good forecaster's 90 % intervals
 
@@ -355,4 +355,4 @@ def _written(records: StudyRecords, results: Sequence[ResultRecord]) -> Iterator
         if result.sealed:
             yield datetime.fromisoformat(result.sealed).timestamp()
         elif records.store is not None:
-            yield (result_folder(records.store, result.id) / "result.json").stat().st_mtime
+            yield (Store(records.store).folder(RESULT, result.id) / "result.json").stat().st_mtime

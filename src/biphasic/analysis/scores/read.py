@@ -20,7 +20,7 @@ from biphasic.analysis.scores.table import DatasetInfo, Scores
 from biphasic.errors import CheckpointError, DataError
 from biphasic.files import digest, is_file, is_folder, read_json_object
 from biphasic.records import STUDY, Convention, ResultRecord
-from biphasic.store import RESULT, STORE, is_complete, read_result_record, result_folder
+from biphasic.store import RESULT, STORE, Store
 
 Results = StudyRecords | Layout
 
@@ -51,11 +51,11 @@ def read_store(store: Path, choice: DatasetChoice = EVERY) -> Layout:
         pin = read_json_object(path)
         if pin.get("made_by") != "evaluate":
             continue
-        for folder in (result_folder(store, result) for result in pin["results"]):
-            if not is_complete(folder):  # a rate beyond the grid that was not due
+        for identity in pin["results"]:
+            if not Store(store).has(RESULT, identity):  # a rate beyond the grid that was not due
                 continue
             try:
-                result = read_result_record(folder)
+                result = Store(store).result(identity)
             except CheckpointError as error:
                 problems.append(Problem("damaged", str(error)))
                 continue

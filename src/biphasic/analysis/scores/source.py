@@ -52,7 +52,7 @@ from biphasic.records import (
     ResultRecord,
     StudyRecord,
 )
-from biphasic.store import RESULT, result_folder
+from biphasic.store import RESULT, Store
 
 PAPER_SOURCE = "arXiv:2507.00994, Appendix C"
 PAPER_SEEDS = 5
@@ -321,7 +321,7 @@ def read_runs(
     by_result: dict[str, RunExamples] = {}
     for result in results:
         where = describe_run(model, result)
-        path = result_folder(store, result.id) / EXAMPLES
+        path = Store(store).folder(RESULT, result.id) / EXAMPLES
         run_ids, clusters, by_result[result.id] = read_run(path, metric, result, where)
         if ids is not None and run_ids != ids:
             raise DataError(f"{where}: other test examples than its first seed")

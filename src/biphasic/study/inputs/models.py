@@ -27,7 +27,7 @@ from biphasic.model.loading.footprint import check_memory, free_memory, required
 from biphasic.model.loading.hub import LocalModel, claimed_identity, fetch_model
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phases import uses_of_head
-from biphasic.store import STATE, complete_folder, is_complete, state_folder
+from biphasic.store import STATE, Store, complete_folder, is_complete
 from biphasic.study.settings.tuned_rates import with_last_schedule
 from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.recipe import PretrainedModel, Recipe
@@ -165,7 +165,7 @@ class Continuation:
 
     def bring_into(self, store: Path) -> None:
         """Copy the state into a store, unless the store has it."""
-        target = state_folder(store, self.identity)
+        target = Store(store).folder(STATE, self.identity)
         if is_complete(target):
             return
         manifest = STATE.open(self.folder, remedy="copy the state again").verify().manifest

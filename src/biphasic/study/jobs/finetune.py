@@ -22,7 +22,7 @@ from biphasic.locks import lock_work
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.loading.hub import check_model
 from biphasic.records import ResultRecord
-from biphasic.store import RESULT, is_complete, read_result_record, result_folder, state_folder
+from biphasic.store import RESULT, STATE, Store, is_complete
 from biphasic.study.jobs.train import check_state
 from biphasic.tasks.folder import load_task, read_description
 from biphasic.tasks.kinds.registry import KINDS
@@ -89,9 +89,9 @@ def due_runs(tasks: Sequence[Sequence[GridRun]], num_beyond: int, store: Path) -
 
 
 def _stored_result(store: Path, identity: str) -> ResultRecord | None:
-    folder = result_folder(store, identity)
+    at = Store(store)
     try:
-        return read_result_record(folder) if is_complete(folder) else None
+        return at.result(identity) if at.has(RESULT, identity) else None
     except CheckpointError:  # nothing follows from it; whoever reads the score reports the damage
         return None
 
@@ -145,7 +145,7 @@ class FinetuneJob(Job):
 
     def check_needs(self) -> None:
         """Check that the encoder exists."""
-        if self.encoder == state_folder(self.store, self.state):
+        if self.encoder == Store(self.store).folder(STATE, self.state):
             check_state(self.store, self.state)
 
     def refit(self, run: GridRun, report: Report, *, keep: Keep) -> None:
@@ -248,7 +248,7 @@ class FinetuneJob(Job):
         return encode
 
     def _folder(self, run: GridRun) -> Path:
-        return result_folder(self.store, run.id)
+        return Store(self.store).folder(RESULT, run.id)
 
 
 # Cached between jobs of a worker; see `_open` in train.py about the keys.

@@ -16,7 +16,7 @@ from biphasic.execution.job import Job, Progress, Report, ShouldStop, never, whi
 from biphasic.files import remove_partials, write_json
 from biphasic.locks import lock_work
 from biphasic.plugin_code import look_in
-from biphasic.store import STATE, is_trained, state_folder
+from biphasic.store import STATE, Store
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
@@ -72,12 +72,12 @@ class TrainJob(Job):
 
     def outputs(self) -> list[Path]:
         """Return the folders that it writes."""
-        state = state_folder(self.store, self.id)
+        state = Store(self.store).folder(STATE, self.id)
         return [state, *([self.tensorboard] if self.tensorboard else [])]
 
     def is_done(self) -> bool:
         """Return whether the store has the state."""
-        return is_trained(self.store, self.id)
+        return Store(self.store).has(STATE, self.id)
 
     def check_needs(self) -> None:
         """Check that the state this job continues from exists."""
@@ -149,9 +149,9 @@ class TrainJob(Job):
 
 def check_state(store: Path, identity: str) -> None:
     """Check that a state exists."""
-    if not is_trained(store, identity):
+    if not Store(store).has(STATE, identity):
         raise StudyError(
-            f"{state_folder(store, identity)}: does not exist yet, and this job needs it; "
+            f"{Store(store).folder(STATE, identity)}: does not exist yet, and this job needs it; "
             f"first run: biphasic job run {identity}"
         )
 

@@ -24,7 +24,7 @@ from biphasic.objectives.contrastive import PairObjective
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.plugins import code_of
 from biphasic.records import ZERO_SHOT_SEED, ResultRecord
-from biphasic.store import RESULT, is_complete, result_folder
+from biphasic.store import RESULT, Store
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput, due_runs
 from biphasic.study.settings.study import FinetuningConfig
@@ -111,7 +111,7 @@ class FinetuneGroup:
 
     def missing_runs(self) -> list[str]:
         """Return the fine-tunings that are due and have no result."""
-        return [id_ for id_ in self.run_ids() if not is_complete(result_folder(self.store, id_))]
+        return [id_ for id_ in self.run_ids() if not Store(self.store).has(RESULT, id_)]
 
     def job(self, *, tokenizer: Path, encoder: Path) -> FinetuneJob:
         """Return the job that runs them."""
@@ -382,7 +382,7 @@ class PlannedBaseline:
             about=facts_to_record(self.task.info.kind, kind.facts),
         )
         remove_partials(store / RESULT.place, self.id)
-        write_result(result_folder(store, self.id), record, scores)
+        write_result(Store(store).folder(RESULT, self.id), record, scores)
 
 
 def plan_baselines(
@@ -416,7 +416,7 @@ def compute_baselines(planned: Sequence[PlannedBaseline], store: Path, tokenizer
     """Compute the missing results; another process may compute them meanwhile."""
     for one in planned:
         with lock_work(store, one.id, wait=f"computing {one.name}"):
-            if not is_complete(result_folder(store, one.id)):
+            if not Store(store).has(RESULT, one.id):
                 one.compute(store, tokenizer)
 
 

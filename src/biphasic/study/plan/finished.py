@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from biphasic.amounts import count
-from biphasic.errors import DataError
+from biphasic.errors import CheckpointError, DataError
 from biphasic.facts import RANDOM_VECTORS
 from biphasic.files import canonical_json, read_json
 from biphasic.locks import Say, lock_cleaning
 from biphasic.numerics import is_other_code
 from biphasic.plugins import references_in, shown, without_code
-from biphasic.store import (
-    RESULT,
-    STATE,
-    Store,
-    is_complete,
-    is_trained,
-    read_result_record,
-    read_state_record,
-    result_folder,
-    state_folder,
-)
+from biphasic.store import RESULT, STATE, Store, is_complete, read_state_record
 from biphasic.study.inputs.overlaps import num_seen
 from biphasic.study.inputs.tasks import few_steps
 from biphasic.study.plan.finetuning import FinetuneGroup, other_reading_of_phase, vectors_of
@@ -134,7 +125,7 @@ def outdated_arms(plan: Plan) -> list[str]:
     # Recipe, data and step are the same, but the identity differs: it includes the version of the
     # numbers (`NUMERICS_VERSION`) and the code of plugins.
     trained = (arm for arm in plan.arms if arm.encoder is None)
-    missing = [arm for arm in trained if not is_trained(plan.store, arm.state)]
+    missing = [arm for arm in trained if not Store(plan.store).has(STATE, arm.state)]
     if not missing:
         return []
     others = _unplanned_states(plan)
@@ -203,11 +194,12 @@ class OtherCode:
         results: Iterable[str] = (),
     ) -> OtherCode:
         """Find what other code made of states, of segments (end, first step), and of results."""
-        trained = [name for name in states if _is_other_state(state_folder(store, name), name)]
+        at = Store(store)
+        trained = [name for name in states if _is_other_state(at.folder(STATE, name), name)]
         progress = (Checkpoints.of(store, name, start=start) for name, start in segments)
         saved = (each.path(step) for each in progress for step in each.steps())
         checkpoints = tuple(folder for folder in saved if _is_other_state(folder))
-        scored = (name for name in results if _is_other_result(result_folder(store, name), trained))
+        scored = (name for name in results if _is_other_result(at, name, trained))
         return cls(store, tuple(trained), checkpoints, tuple(scored))
 
     def __bool__(self) -> bool:
@@ -227,16 +219,14 @@ class OtherCode:
     def delete(self, *, say: Say) -> None:
         """Delete them, and all results of these states."""
         say(f"deleting what other code made: {self}")
-        finetunes = self.store / RESULT.place
+        at = Store(self.store)
         with lock_cleaning(self.store, say=say) as delete:
-            results = dict.fromkeys([*self.results, *_results_of(finetunes, self.states)])
-            paths = (
-                *(finetunes / name for name in results),
-                *self.checkpoints,
-                *(state_folder(self.store, name) for name in self.states),
-            )
-            for path in paths:
-                delete(path)
+            for name in dict.fromkeys([*self.results, *_results_of(at, self.states)]):
+                delete(at.folder(RESULT, name))
+            for checkpoint in self.checkpoints:
+                delete(checkpoint)
+            for name in self.states:
+                delete(at.folder(STATE, name))
 
 
 def _is_other_state(folder: Path, identity: str | None = None) -> bool:
@@ -245,19 +235,17 @@ def _is_other_state(folder: Path, identity: str | None = None) -> bool:
     return is_other_code("pretraining", read_state_record(folder, identity=identity).code)
 
 
-def _is_other_result(folder: Path, states: Iterable[str]) -> bool:
-    if not is_complete(folder):
+def _is_other_result(store: Store, name: str, states: Iterable[str]) -> bool:
+    if not store.has(RESULT, name):
         return False
-    record = read_result_record(folder)
+    record = store.result(name)
     made_by = [record.code] if record.code else []
     return record.state in states or is_other_code("finetuning", made_by)
 
 
-def _results_of(folder: Path, states: Iterable[str]) -> Iterator[str]:
+def _results_of(store: Store, states: Iterable[str]) -> Iterator[str]:
     """Yield all results of some states, also those of other studies."""
-    for path in folder.glob("*/result.json") if states else ():
-        try:
-            if read_json(path)["state"] in states:
-                yield path.parent.name
-        except (DataError, KeyError, TypeError):
-            continue  # damaged; the command that reads it says so
+    for name in store.walk(RESULT) if states else ():
+        with suppress(CheckpointError):  # damaged; the command that reads it says so
+            if store.result(name).state in states:
+                yield name

@@ -11,7 +11,7 @@ from typing import Any
 from biphasic.plugins import short_name
 from biphasic.records import SEED_STREAMS, fixed_streams
 from biphasic.shown import Shown
-from biphasic.store import is_trained
+from biphasic.store import STATE, Store
 from biphasic.study import EXAMPLE_TOKENS
 from biphasic.study.plan.cost import Cost, group_flops, segment_cost, state_bytes, training_cost
 from biphasic.study.plan.finished import Finished, plan_notes
@@ -268,7 +268,7 @@ class StudyPlan(Shown):
             most=60,
             new=plan.new_steps(),
             stops=stops,
-            trained=partial(is_trained, plan.store),
+            trained=partial(Store(plan.store).has, STATE),
             runs=[*_runs(plan)],
             rows=rows,
             saved=round(saved, 2),

@@ -27,7 +27,7 @@ from biphasic.registration import (
     write_registration,
 )
 from biphasic.shown import Shown
-from biphasic.store import RESULT, Store, complete_names, read_result_record
+from biphasic.store import RESULT, Store, sealed_in
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
 from biphasic.study.resolve import resolve
@@ -117,7 +117,7 @@ def _register(
 
 def could_register(plan: Plan) -> bool:
     """Return whether a study with questions has neither a registration nor a score."""
-    if not plan.study.config.questions or complete_names(plan.study.folder / REGISTRATIONS):
+    if not plan.study.config.questions or sealed_in(plan.study.folder / REGISTRATIONS):
         return False
     return next(Finished.of(plan).planned_results(), None) is None
 
@@ -126,11 +126,11 @@ def _existing_scores(plan: Plan, known: Sequence[RegistrationRecord]) -> list[st
     """Return the stored results, of any study, of states planned now or registered before."""
     states = {point.state for point in plan.points}
     states |= {arm["state"] for one in known for arm in one.fixed["arms"].values()}
-    planned, results = set(plan.run_ids()), plan.store / RESULT.place
+    planned, store = set(plan.run_ids()), Store(plan.store)
     return [
         name
-        for name in sorted(Store(plan.store).walk(RESULT))
-        if name in planned or read_result_record(results / name).state in states
+        for name in sorted(store.walk(RESULT))
+        if name in planned or store.result(name).state in states
     ]
 
 

@@ -37,7 +37,7 @@ from biphasic.model.compute.device import compute_device, parse_device
 from biphasic.plugins import keep_files
 from biphasic.progress import progress_bar, say_on
 from biphasic.shown import Shown, inline, shown_path, table_lines
-from biphasic.store import is_trained, state_folder
+from biphasic.store import STATE, Store
 from biphasic.study.by_name import link_states
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.study.plan.cost import group_flops, segment_cost, state_bytes
@@ -285,7 +285,7 @@ def check_disk(study: Study, missing: Sequence[Segment], *, num_checkpoints: int
 
 def missing_work(plan: Plan, paths: DataPaths) -> list[WorkItem]:
     """Return the jobs without results in the store, training first, in the study's order."""
-    finished = Finished.of(plan)
+    finished, store = Finished.of(plan), Store(plan.store)
     keeps = plan.study.config.checkpoint_every > 0
     check_disk(
         plan.study,
@@ -308,7 +308,7 @@ def missing_work(plan: Plan, paths: DataPaths) -> list[WorkItem]:
             num_slots=plan.study.config.compute.processes,
             arms=tuple(users[segment.id]),
             make=partial(segment.job, plan.study, paths),
-            is_done=partial(is_trained, plan.store, segment.id),
+            is_done=partial(store.has, STATE, segment.id),
         )
         for segment in finished.missing_segments()
     ]
@@ -324,7 +324,7 @@ def missing_work(plan: Plan, paths: DataPaths) -> list[WorkItem]:
             make=partial(
                 group.job,
                 tokenizer=plan.encoders.get(group.state, paths.tokenizer),
-                encoder=plan.encoders.get(group.state, state_folder(plan.store, group.state)),
+                encoder=plan.encoders.get(group.state, store.folder(STATE, group.state)),
             ),
             is_done=lambda group=group: not group.missing_runs(),
         )

@@ -26,7 +26,7 @@ from biphasic.execution.local import Local
 from biphasic.execution.scheduler import RetryPolicy
 from biphasic.files import expanded, read_json_object, write_bytes, write_json, write_text
 from biphasic.shown import Shown, inline
-from biphasic.store import is_complete, is_trained, read_state_record, state_folder
+from biphasic.store import STATE, Store, is_complete, read_state_record
 from biphasic.study.plan.plan import Plan
 from biphasic.study.resolve import resolve
 from biphasic.study.run.run import execute_study
@@ -196,7 +196,7 @@ class _Trials:
         """Train the missing trials; return those of each group, by ascending rate."""
         plan = self._train(rates)
         lost = self._diverged()
-        folders = {arm.name: state_folder(plan.store, arm.state) for arm in plan.arms}
+        folders = {arm.name: Store(plan.store).folder(STATE, arm.state) for arm in plan.arms}
         return {
             group.name: [_trial(group, rate, folders, lost) for rate in rates[group.name]]
             for group in self.tuning.groups
@@ -208,7 +208,7 @@ class _Trials:
         plan = resolve(study, missing="placeholder").plan
         kept = [arm for arm in plan.arms if arm.state not in lost]
         names = frozenset(arm.name for arm in kept)
-        are_done = all(is_trained(plan.store, arm.state) for arm in kept)
+        are_done = all(Store(plan.store).has(STATE, arm.state) for arm in kept)
         if not kept or names == self.last or (are_done and not is_last):
             return plan
         arms = tuple(arm.config for arm in kept)

@@ -20,7 +20,7 @@ from biphasic.errors import ConfigError
 from biphasic.facts import LOSS_UNITS, only
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phases import Phase, loss_units
-from biphasic.store import is_trained
+from biphasic.store import STATE, Store
 from biphasic.study.plan.summary import summarise_plan
 from biphasic.study.resolve import resolve
 from biphasic.study.settings.arms import ArmConfig, merge_settings, recipe_name
@@ -309,7 +309,7 @@ def plan_lines(tuning: Tuning, rates: Mapping[str, Sequence[float]], root: Path)
         rates=rates,
         others=differing_arms,
         untuned=_by_reason(tuning.untuned),
-        num_done=sum(is_trained(plan.store, arm.state) for arm in plan.arms),
+        num_done=sum(Store(plan.store).has(STATE, arm.state) for arm in plan.arms),
     )
 
 

@@ -41,7 +41,7 @@ from biphasic.locks import Say
 from biphasic.plugins import keep_files, short_name
 from biphasic.rows import Row
 from biphasic.seeds import stream, uniforms
-from biphasic.store import complete_folder, complete_names, is_complete
+from biphasic.store import complete_folder, is_complete, sealed_in
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.inputs import Input, open_input
 from biphasic.tasks.pairs.decontamination import Decontamination, EvaluationTask
@@ -112,7 +112,7 @@ def build_pairs(
                     say(f"reading {source.name}")
                     _write_part(part, source, decontamination)
         finally:
-            if not complete_names(work):  # after an error; otherwise the next build reads them
+            if not sealed_in(work):  # after an error; otherwise the next build reads them
                 shutil.rmtree(work, ignore_errors=True)
         counts = {source.name: read_json(part / _COUNTS) for source, part in parts.items()}
         kept = _without_repeats(parts, counts)
