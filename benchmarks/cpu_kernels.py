@@ -19,9 +19,8 @@ from harness import command_line, measured, write_records
 from setup_pretraining import MODELS, PRECISIONS, print_numbers
 
 from biphasic.data.packing import pack_sequences
-from biphasic.model.compute.eurobert import speed_up_eurobert
-from biphasic.model.compute.kernels import cpu_kernels
-from biphasic.model.compute.last_layer import narrow_last_layer
+from biphasic.model.compute.layers import narrow_last_layer
+from biphasic.model.cpu.kernels import cpu_kernels
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.shape import PRESETS
 from biphasic.objectives.supervision import Supervision
@@ -61,7 +60,6 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
     model = new_model(config, init_seed=0).train()
     set_precision(model, options.precision)
     narrow_last_layer(model)
-    speed_up_eurobert(model)
     given = given_pass(options.objective, options.row, options.document)
     times: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(WARMUP_PASSES + options.passes):

@@ -43,11 +43,10 @@ from setup_pretraining import (
 )
 from torch import nn
 
-from biphasic.model.compute.linear import speed_up_linear_layers
+from biphasic.model.cpu.kernels import use_own_layers
 from biphasic.model.loading.build import architecture_config
 from biphasic.model.shape import architecture_shape
 from biphasic.training.data import TrainingData
-from biphasic.training.ledger import step_flops
 from biphasic.training.memory import release_excess, tune_allocator
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.step.input import StepRows
@@ -218,7 +217,7 @@ def measure_ceiling(setting: Setting) -> dict[str, float]:
     left, right = (torch.randn(MATRIX_SIZE, MATRIX_SIZE).to(dtype) for _ in range(2))
     out = torch.empty_like(left)
     layer = nn.Sequential(nn.Linear(MATRIX_SIZE, MATRIX_SIZE, bias=False, dtype=dtype))
-    speed_up_linear_layers(layer)
+    use_own_layers(layer)
     products: list[Callable[[], object]] = [
         lambda: torch.mm(left, right, out=out),
         lambda: layer(left),
@@ -262,9 +261,8 @@ def flops_per_token(setting: Setting) -> float:
         batch = reader.batch(step)
         num_tokens += batch.packed.num_tokens
         for part in phase.supervise(batch, data.vocabulary, mask_seed=recipe.seeds.mask_seed):
-            flops += step_flops(
-                shape,
-                rows=part.rows,
+            flops += shape.update_flops(
+                part.rows,
                 supervised_tokens=len(part.labels),
                 causal=part.causal,
             )

@@ -43,10 +43,9 @@ from biphasic.distributed import ProcessGroup, joined_process_group
 from biphasic.execution import node
 from biphasic.model.compute.layers import transformer_layers
 from biphasic.training import loop, memory
-from biphasic.training.background import BackgroundWriter
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
-from biphasic.training.loop import RunOptions, train_segment
+from biphasic.training.loop import BackgroundWriter, RunOptions, train_segment
 from biphasic.training.run import first_model
 from biphasic.training.step.input import StepInputs
 from biphasic.training.step.passes import Pass, pass_loss

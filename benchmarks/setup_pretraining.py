@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from harness import measured
 
 from biphasic.data.corpus import Corpus, assemble_corpus
-from biphasic.data.tokens.shards import BatchBuilder, read_shard, token_dtype, write_shard
+from biphasic.data.tokens.shards import Block, read_shard, token_dtype, write_shard
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.model.shape import Architecture
 from biphasic.pydocs.documents import load_documents
@@ -146,11 +146,9 @@ def prepare(
 
 
 def _write_corpus(folder: Path, texts: list[tuple[str, str]], tokenizer: TextTokenizer) -> None:
-    builder = BatchBuilder()
+    block = Block()
     for name, text in texts:
-        builder.add(name, text)
-    block = builder.take()
-    assert block
+        block.add(name, text)
     write_shard(folder / "shard", block, tokenizer)
     assemble_corpus(
         folder / "corpus",

@@ -33,8 +33,6 @@ UNITS = {
     "num_heads": "heads",
     "num_key_value_heads": "heads",
     "processes": "processes",
-    "mean_words": "words",
-    "longest_words": "words",
     "rope_theta": "",
     "peak": "",
     "learning_rate_scale": "",
@@ -50,9 +48,6 @@ UNITS = {
     "least_rate": "share",
     "weight": "share",
     "groups": "share",
-    "mask": "share",
-    "random": "share",
-    "keep": "share",
     "init_seed": "",
     "data_seed": "",
     "mask_seed": "",
@@ -64,8 +59,6 @@ RECORDS = {
     "LearningRateConfig": "a schedule",
     **{kind.__name__: "settings" for kind in OPTIMIZERS},
     "Seeds": "settings",
-    "SpanConfig": "lengths of spans",
-    "ReplacementShares": "shares",
 }
 _INTRODUCTION = """# Recipes, key by key
 
@@ -155,8 +148,6 @@ def page() -> str:
             {**phase, "properties": {"objective": _objective(schema), **phase["properties"]}}
         ),
         "`phases`: `mlm` and `mntp`": _table(masking, without=("objective",)),
-        "`selection`, as lengths of spans": _table(found["SpanConfig"]),
-        "`replacement`, as shares": _table(found["ReplacementShares"]),
         "`phases`: `diffusion`": _table(
             found["DiffusionPhase"], without=("objective", *phase["properties"])
         ),

@@ -7,8 +7,9 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from biphasic.errors import DataError, one_line, system_fault_in
 
@@ -43,6 +44,38 @@ def check_hub_id(name: str) -> None:
     """Raise a DataError for a name, of no folder, that cannot be an id on the hub."""
     if not _HUB_ID.fullmatch(name) or name.startswith("."):
         raise DataError(f"{name}: no such folder, and not a hub id such as owner/name")
+
+
+def fetch_files(
+    name: str, patterns: Iterable[str], *, revision: str | None, failure: str = ""
+) -> Path:
+    """Fetch files of a model on the hub, all of one commit, and return their folder.
+
+    If the hub does not answer, the files in its cache are used. `failure` begins the reason of an
+    error.
+    """
+    check_hub_id(name)
+    from huggingface_hub import HfApi, snapshot_download  # noqa: PLC0415
+    from huggingface_hub.errors import HTTPError  # noqa: PLC0415  # pyright: ignore[reportPrivateImportUsage]
+
+    unanswered: Exception | None = None
+    with quiet():
+        try:  # `snapshot_download` waits for an answer without a limit
+            HfApi().model_info(name, revision=revision, timeout=ANSWER_SECONDS)
+        except (HTTPError, OSError, ValueError) as error:
+            unanswered = error
+        try:
+            folder = snapshot_download(
+                name,
+                revision=revision,
+                allow_patterns=[*patterns],
+                local_files_only=unanswered is not None,
+            )
+        except (HTTPError, OSError, ValueError) as error:
+            at = f" at revision '{revision}'" if revision else ""
+            reason = explain(unanswered or error.__cause__ or error)
+            raise DataError(f"model {name}{at}: {failure}{reason}") from None
+    return Path(folder)
 
 
 def library_errors() -> tuple[type[Exception], ...]:

@@ -282,7 +282,7 @@ class LedgerEntry(Record):
     documents: NonNegativeInt  # Documents started; chunks of a long one count once.
     tokens: NonNegativeInt  # Read, including special tokens and excluding padding.
     supervised_tokens: NonNegativeInt
-    flops: int | float  # Model FLOPs (`step_flops` in `training/ledger.py`).
+    flops: int | float  # Model FLOPs (`ModelShape.update_flops`).
 
 
 class StateRecord(Record):

@@ -72,8 +72,9 @@ from biphasic.training.optimizers.optimizer import OptimizerConfig
 from biphasic.training.optimizers.registry import AnyOptimizer
 from biphasic.training.state import save_tensors
 from biphasic.training.step.input import passes_of
-from biphasic.training.step.optimizer import MasterWeights, Optimizer
+from biphasic.training.step.optimizer import Optimizer
 from biphasic.training.step.passes import summed_loss
+from biphasic.training.step.weights import MasterWeights
 
 Problems = Iterator[str]
 Parts = tuple[Supervision, ...]

@@ -129,9 +129,9 @@ def test_a_copy_with_an_edited_objective_trains_another_model(tmp_path, text_fil
     masking.write_text("# An edited comment is no other code.\n" + text)
     again, message = pretrain()
     assert (again, NOTE in message) == (first, False)
-    old = "ReplacementShares(mask=1.0)"
+    old = "flat[is_selected] = vocabulary.mask_id"
     assert old in text
-    masking.write_text(text.replace(old, "ReplacementShares(mask=0.5, keep=0.5)"))
+    masking.write_text(text.replace(old, f"{old} + 1"))
     again, message = pretrain()
     assert (again, message.count(NOTE), "--fresh" in message) == (first, 1, True)
     fresh, message = pretrain("--fresh")

@@ -39,7 +39,7 @@ from biphasic.tasks.embedding import Choices, embedding_settings, load_embedder
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.recipe import Recipe
-from biphasic.training.records.heldout_pairs import HeldoutPairs
+from biphasic.training.records.heldout import HeldoutPairs
 from biphasic.training.run import first_model
 from biphasic.training.step.coupled import coupled_backward
 from biphasic.training.step.input import StepInputs, StepRows

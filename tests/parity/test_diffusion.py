@@ -8,7 +8,6 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-from scipy.stats import norm
 from transformers import AutoModelForMaskedLM
 
 from biphasic.data.rows import BatchShape, RowPlan, RowReader
@@ -44,23 +43,14 @@ def batches(data, count=2):
     return [reader.batch(step) for step in range(count)]
 
 
-def uniform(draws):
-    return LEAST + (1 - LEAST) * draws[0]
-
-
-def bimodal(draws):
-    mean, deviation = (0.12, 0.02) if draws[1] < 0.6 else (0.85, 0.08)
-    return min(max(norm.ppf(draws[0], mean, deviation), LEAST), 1)
-
-
 @torch.no_grad()
-def loop(plain, data, batch, seed, rate_of=uniform):
+def loop(plain, data, batch, seed):
     """Sum the weighted losses of each document, read alone; count its tokens."""
     total, count = 0.0, 0
     for (start, end), piece in zip(batch.packed.spans.tolist(), batch.pieces, strict=True):
         ids = batch.packed.input_ids.reshape(-1)[start:end]
         place = (seed, piece.epoch, piece.document, piece.start)
-        rate = rate_of(uniforms(stream("diffusion", *place), 2))
+        rate = LEAST + (1 - LEAST) * uniforms(stream("diffusion", *place), 1)[0]
         draws = uniforms(stream("mask", *place), len(ids) - 2)
         shown, count = ids.copy(), count + len(ids) - 2
         hidden = 1 + np.flatnonzero(draws < rate)  # BOS comes first
@@ -72,14 +62,11 @@ def loop(plain, data, batch, seed, rate_of=uniform):
     return total, count
 
 
-@pytest.mark.parametrize(("rates", "rate_of"), [("uniform", uniform), ("bimodal", bimodal)])
-def test_the_loss_of_a_step_is_that_of_a_loop_over_documents(
-    training_data, model, plain, rates, rate_of
-):
-    config = Diffusion(objective="diffusion", rates=rates)
+def test_the_loss_of_a_step_is_that_of_a_loop_over_documents(training_data, model, plain):
+    config = Diffusion(objective="diffusion")
     for batch in batches(training_data):
         (part,) = config.supervise(batch, training_data.vocabulary, mask_seed=3)
-        total, count = loop(plain, training_data, batch, 3, rate_of)
+        total, count = loop(plain, training_data, batch, 3)
         assert summed_loss(model, part).item() == pytest.approx(total, rel=1e-5)
         assert part.normaliser == count
 
@@ -91,7 +78,7 @@ def test_the_heldout_bound_is_that_of_a_loop_over_documents(training_data, model
         for batch in batches(training_data, len(heldout._batches))
         for seed in range(4)
     ]
-    config = Diffusion(objective="diffusion", rates="bimodal")  # its bound has uniform shares
+    config = Diffusion(objective="diffusion")
     bound = sum(total for total, _ in each) / sum(count for _, count in each)
     found = heldout.evaluate(model, objectives=(), own=config.heldout_measures)
     assert found == {"diffusion": pytest.approx(bound, rel=1e-5)}
@@ -116,37 +103,3 @@ def test_the_bound_is_unbiased(training_data):
     error = np.std(bounds) / math.sqrt(len(bounds))
     assert abs(np.mean(bounds) - exact) < 3 * error
     assert error < 0.02 * exact
-
-
-def test_bimodal_shares_have_two_modes(training_data):
-    (batch,) = batches(training_data, 1)
-    config = Diffusion(objective="diffusion", rates="bimodal")
-    rates = []
-    for seed in range(300):
-        (part,) = config.supervise(batch, training_data.vocabulary, mask_seed=seed)
-        rates += [1 / float(weight) for weight in set(part.weights.tolist())]
-    low = [rate for rate in rates if rate < 0.3]
-    assert np.mean(low) == pytest.approx(0.12, abs=0.01)
-    assert np.mean([rate for rate in rates if rate >= 0.3]) == pytest.approx(0.85, abs=0.02)
-    assert not [rate for rate in rates if 0.25 < rate < 0.45]
-    identity = config.determinants(0)
-    assert identity != Diffusion(objective="diffusion").determinants(0)
-
-
-def test_each_sequence_has_one_rate(training_data):
-    plan = RowPlan(
-        training_data.corpus.lengths, [BatchShape(48, 8, 1)], data_seed=0, kind="random_length"
-    )
-    batch = RowReader(training_data.corpus, plan, training_data.tokenizer.special_ids).batch(0)
-    assert len(batch.pieces) > len(batch.packed.spans)
-    (part,) = Diffusion(objective="diffusion").supervise(
-        batch, training_data.vocabulary, mask_seed=0
-    )
-    rates = []
-    for start, end in batch.packed.spans.tolist():
-        weights = part.weights[(part.positions >= start) & (part.positions < end)]
-        assert len(set(weights.tolist())) <= 1
-        rates += [1 / weight for weight in weights[:1]]
-    assert len(set(rates)) == len(rates)
-    assert LEAST <= min(rates) < 0.3
-    assert 0.7 < max(rates) <= 1

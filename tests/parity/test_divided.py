@@ -14,9 +14,8 @@ import torch
 import torch.distributed as dist
 
 from biphasic.data.packing import pack_sequences
-from biphasic.model.compute import documents
-from biphasic.model.compute.eurobert import speed_up_eurobert
-from biphasic.model.compute.kernels import cpu_kernels
+from biphasic.model.cpu import documents
+from biphasic.model.cpu.kernels import cpu_kernels
 from biphasic.model.loading.build import new_model
 from biphasic.objectives.supervision import Supervision
 from biphasic.training.compute import ComputeConfig
@@ -88,8 +87,6 @@ def test_cpu_kernels_compute_with_divided_weights(monkeypatch):
     original = documents._blocks
     monkeypatch.setattr(documents, "_blocks", lambda *a, **b: read.append(1) or original(*a, **b))
     whole, model = (new_model(tiny_config("eurobert"), init_seed=0) for _ in range(2))
-    for each in (whole, model):
-        speed_up_eurobert(each)
     weights = set_precision(whole, "fp32")
     divided = divide(model, set_precision(model, "fp32"), FULL)
     parts = DividedWeights(divided)

@@ -10,8 +10,7 @@ from typing import Any
 from biphasic.data.corpus import Corpus, assemble_corpus
 from biphasic.data.tokens.shards import (
     BLOCK_BYTES,
-    BatchBuilder,
-    DocumentBatch,
+    Block,
     ShardContent,
     read_shard,
     token_dtype,
@@ -22,14 +21,15 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 
 def blocks(
     documents: Iterable[tuple[str, str]], *, block_bytes: int = BLOCK_BYTES
-) -> Iterator[DocumentBatch]:
+) -> Iterator[Block]:
     """Group (id, text) pairs into blocks without notes."""
-    builder = BatchBuilder(block_bytes)
+    block = Block()
     for document_id, text in documents:
-        builder.add(document_id, text)
-        if builder.is_full and (block := builder.take()):
+        block.add(document_id, text)
+        if block.num_bytes >= block_bytes:
             yield block
-    if block := builder.take():
+            block = Block()
+    if block.documents:
         yield block
 
 

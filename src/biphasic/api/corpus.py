@@ -12,9 +12,9 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.files import expanded
 
 if TYPE_CHECKING:
-    from biphasic.data.building.blend import BuildProgress
     from biphasic.data.building.build import BuiltCorpus
     from biphasic.data.building.config import CorpusConfig
+    from biphasic.data.building.gather import BuildProgress
     from biphasic.data.building.inspect import InspectedCorpus
     from biphasic.shown import Findings
 
@@ -64,8 +64,8 @@ class Build(Copies, Root, Quiet):
     """Tokenizer processes. Default: one per core."""
 
     def __call__(self) -> BuiltCorpus:
-        from biphasic.data.building.blend import build_bar
         from biphasic.data.building.build import BuiltCorpus, build_corpus, notes_on
+        from biphasic.data.building.gather import build_bar
         from biphasic.study.inputs.corpus import tasks_of
 
         config = self._config()

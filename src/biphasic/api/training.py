@@ -17,7 +17,7 @@ from biphasic.training.intervals import CHECKPOINT_EVERY, HELDOUT_EVERY
 
 if TYPE_CHECKING:
     from biphasic.data.building.config import CorpusConfig
-    from biphasic.model.merge import Method
+    from biphasic.export.merge import Method
     from biphasic.study.sizing.estimate import ResourceEstimate
     from biphasic.training.compute import ComputeConfig
     from biphasic.training.recipe import Recipe
@@ -64,7 +64,7 @@ class Training(Root, Logged, Computing, Quiet):
     weights over them, max_tokens_per_pass=N to save memory, activation_checkpointing=true,
     compile=true. In Python a mapping, such as `{"max_tokens_per_pass": 16384}`; results change by
     rounding only."""
-    checkpoint_every: int = option(default=CHECKPOINT_EVERY.default, least=0)
+    checkpoint_every: int = option(default=CHECKPOINT_EVERY, least=0)
     """Updates between checkpoints; 0 for none."""
     skip_steps: Sequence[int] = option(default=(), flag="--skip-step", metavar="N", least=0)
     """Skip the update of step N, counted from 0, whose loss is not finite. Its rows are read, but
@@ -106,7 +106,7 @@ class Pretrain(Training):
     the texts of pairs if no phase reads anything else. In Python also settings of a corpus."""
     overrides: Sequence[str] = option(default=(), flag="--set", metavar="KEY=VALUE")
     """Override a setting, e.g. model=micro."""
-    heldout_every: int = option(default=HELDOUT_EVERY.default, least=0)
+    heldout_every: int = option(default=HELDOUT_EVERY, least=0)
     """Updates between held-out evaluations; 0 for the last only."""
     minimal_pairs: Path | str | None = None
     """File of minimal pairs such as BLiMP's, or a task file of kind mp: record the accuracy on it
@@ -201,7 +201,7 @@ class MergeModels(Verb):
     _: KW_ONLY
     weight: float = option(default=0.5, least=0, most=1)
     """Share of ADAPTED, from 0 to 1."""
-    method: Method = option(default="linear", type=str)
+    method: Method = option(default="linear", choices=("linear", "spherical"), type=str)
     """linear, or spherical (along the arc between two tensors)."""
     groups: Mapping[str, float] | None = option(
         default=None, flag="--group", metavar="GROUP=WEIGHT", type=list[str], convert=_shares
@@ -211,13 +211,10 @@ class MergeModels(Verb):
     embeddings."""
 
     def __call__(self) -> Path:
-        from biphasic.config import parse_config
-        from biphasic.export.merge import Merge, write_merge
+        from biphasic.export.merge import write_merge
 
-        target = expanded(self.out)
-        settings = {"weight": self.weight, "method": self.method, "groups": dict(self.groups or {})}
-        merge = parse_config(Merge, settings, where="merge")
-        return write_merge(self.base, self.adapted, target, merge)
+        settings = {"weight": self.weight, "method": self.method, "groups": self.groups or {}}
+        return write_merge(self.base, self.adapted, expanded(self.out), **settings)
 
 
 class Estimate(Verb):

@@ -13,17 +13,12 @@ from biphasic.cli.command import Commands
 from biphasic.cli.output import echo, print_table
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-    from biphasic.analysis.claims import ClaimResult
     from biphasic.analysis.claims.render import CheckedClaims
     from biphasic.analysis.page.gallery import Gallery
     from biphasic.analysis.records import Problem
     from biphasic.analysis.tables.text import Analysis
 
 commands = Commands()
-_COLOURS = {"true": "green", "partly": "yellow", "false": "red"}
 
 
 @commands.calls("analyze", analyze)
@@ -60,34 +55,13 @@ def _claims(
         bool, typer.Option("--json", help="Print JSON, including every comparison.")
     ] = False,
 ) -> None:
-    from rich.console import Console
-
     _echo_problems(checked.problems)
     if as_json:
         echo(json.dumps(checked.to_json(), indent=1))
     elif markdown:
         echo(checked.to_markdown(details=details), nl=False)
-    elif (console := Console(highlight=False)).is_terminal:
-        _print_claims(console, checked, with_details=details)
     else:
         echo("\n".join(checked.lines(details=details)))
-
-
-def _print_claims(console: Console, checked: CheckedClaims, *, with_details: bool) -> None:
-    """Print claims on a terminal: those with numbers, then those that miss some."""
-    from rich.text import Text
-
-    from biphasic.analysis.claims.render import closing_lines
-    from biphasic.analysis.text import flat
-
-    for heading, is_open in (("Numbers", False), ("What is missing", True)):
-        rows = [
-            one for one in checked.results if (one.verdict in {"undecided", "no data"}) is is_open
-        ]
-        if rows:
-            console.print(_claims_table(rows, heading, with_details=with_details))
-    for line in closing_lines(checked.results, checked.scores, checked.changes):
-        console.print(Text(flat(line)))
 
 
 def _echo_problems(problems: Sequence[Problem]) -> None:
@@ -101,29 +75,6 @@ def _echo_problems(problems: Sequence[Problem]) -> None:
     if others := len(problems) - len(left_out):
         of_records = f"{count(others, 'problem')} with these records"
         echo(f"{of_records}; 'biphasic analyze' lists them", err=True)
-
-
-def _claims_table(results: Sequence[ClaimResult], heading: str, *, with_details: bool) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    from biphasic.analysis.claims.render import body_lines
-    from biphasic.analysis.text import flat
-
-    table = Table(show_lines=True)
-    for name in ("Claim", "Verdict"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("Sentence", ratio=2)
-    table.add_column(heading, ratio=3)
-    for result in results:
-        lines = body_lines(result, with_details=with_details)
-        table.add_row(
-            Text(result.claim.id),
-            Text(result.verdict, style=_COLOURS.get(result.verdict, "dim")),
-            Text(flat(result.claim.text)),
-            Text("\n".join(flat(line) for line in lines)),
-        )
-    return table
 
 
 commands.prints("paper", paper)

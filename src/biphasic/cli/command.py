@@ -205,6 +205,25 @@ class Commands(typer.Typer):
 
         return add
 
-    def prints(self, name: str, function: Function[..., Any]) -> None:
-        """Add a command that prints what a function returns."""
-        self.calls(name, function)(lambda result: echo(str(result)))
+    def prints(
+        self,
+        name: str,
+        function: Function[..., Result],
+        text: Callable[[Result], str] = str,
+        *,
+        notes: bool = False,
+        about: str = "",
+    ) -> None:
+        """Add a command that prints what a function returns, as `text`, and maybe its notes.
+
+        `about` is added to the help. An empty text is not printed.
+        """
+
+        def show(result: Any) -> None:
+            for note in result.notes if notes else ():
+                echo(note, err=True)
+            if line := text(result):
+                echo(line)
+
+        show.__doc__ = about
+        self.calls(name, function)(show)

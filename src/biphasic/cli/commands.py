@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,16 +17,11 @@ from biphasic.cli.command import Commands
 from biphasic.cli.output import echo, print_table, shown
 
 if TYPE_CHECKING:
-    from biphasic.data.building.inspect import InspectedCorpus
     from biphasic.evaluation.benchmark import BenchmarkScores
     from biphasic.evaluation.result import Evaluation
     from biphasic.export.finetuned.write import FinetunedFolder
     from biphasic.export.push import Upload
-    from biphasic.shown import Findings
-    from biphasic.study.run.jobs import AnyJob
     from biphasic.study.sizing.estimate import ResourceEstimate
-    from biphasic.tasks.encode import Vectors
-    from biphasic.tasks.predict import Predictions
 
 commands = Commands()
 corpus_app = Commands("Build and inspect corpora for pretraining.")
@@ -37,25 +31,32 @@ tokenizer_app = Commands("Train tokenizers and check them.")
 plugin_app = Commands("Check plugins.")
 site_app = Commands("Write and check site files of clusters.")
 job_app = Commands("Run single jobs of studies.")
+_NO_PLUGIN = "no plugin is installed, and the store has none"
+_SITE = "site: {0}; adjust it, then run: biphasic site check {0}"
 
+commands.prints("pretrain", pretrain, shown, about="Prints the state's folder.")
+commands.prints("adapt", adapt, "encoder: {}".format)
+commands.prints("merge", merge_models, "model: {}".format)
+commands.prints("predict", predict, lambda made: str(made) if made.out else "", notes=True)
+commands.prints("encode", encode, notes=True)
 commands.prints("export", export_model)
+commands.prints("plugins", plugin.list, lambda found: str(found) or _NO_PLUGIN)
 corpus_app.prints("build", corpus.build)
 corpus_app.prints("merge", corpus.merge)
+corpus_app.prints("inspect", corpus.inspect, notes=True)
+corpus_app.prints("verify", corpus.verify, about="The exit code is 2 if it is damaged.")
 pairs_app.prints("build", pairs.build)
 pairs_app.prints("mine", pairs.mine)
 pairs_app.prints("teach", pairs.teach)
 pairs_app.prints("inspect", pairs.inspect)
 tokenizer_app.prints("train", tokenizer.train)
 tokenizer_app.prints("check", tokenizer.check)
+task_app.prints("show", task.show, str.rstrip)
 plugin_app.prints("check", plugin.check)
 site_app.prints("check", site.check)
+site_app.prints("init", site.init, _SITE.format)
 job_app.prints("run", job.run)
-
-
-@commands.calls("pretrain", pretrain)
-def _pretrain(state: Path) -> None:
-    """Prints the state's folder."""
-    echo(shown(state))
+job_app.prints("show", job.show, lambda loaded: loaded.model_dump_json(indent=1))
 
 
 @commands.calls("estimate", estimate)
@@ -75,16 +76,6 @@ def _estimate(
     here = speed_here(estimated.precision)
     days = rough_duration(estimated.flops / here.flops_per_second)
     echo(f"on this machine: about {days} on one core, measured for a second")
-
-
-@commands.calls("adapt", adapt)
-def _adapt(folder: Path) -> None:
-    echo(f"encoder: {folder}")
-
-
-@commands.calls("merge", merge_models)
-def _merge(folder: Path) -> None:
-    echo(f"model: {folder}")
 
 
 @commands.calls("evaluate", evaluate_all)
@@ -112,19 +103,6 @@ def print_evaluation(evaluation: Evaluation) -> bool:
     return evaluation.estimate is not None
 
 
-@commands.calls("predict", predict)
-def _predict(predicted: Predictions) -> None:
-    _print_notes(predicted.notes)
-    if predicted.out is not None:
-        echo(str(predicted))
-
-
-@commands.calls("encode", encode)
-def _encode(encoded: Vectors) -> None:
-    _print_notes(encoded.notes)
-    echo(str(encoded))
-
-
 @commands.calls("mteb", run_mteb)
 def _mteb(scores: BenchmarkScores) -> None:
     echo(str(scores))
@@ -136,38 +114,6 @@ def _push(upload: Upload) -> None:
     echo(str(upload))
     _print_notes(f"warning: {note}" for note in upload.notes)
     echo(upload.address or "nothing uploaded; add --go to upload")
-
-
-@corpus_app.calls("inspect", corpus.inspect)
-def _inspect(inspected: InspectedCorpus) -> None:
-    _print_notes(inspected.notes)
-    echo(str(inspected))
-
-
-@corpus_app.calls("verify", corpus.verify)
-def _verify(intact: Findings) -> None:
-    """The exit code is 2 if it is damaged."""
-    echo(str(intact))
-
-
-@task_app.calls("show", task.show)
-def _show_task(text: str) -> None:
-    echo(text.rstrip())
-
-
-@commands.calls("plugins", plugin.list)
-def _list(found: Findings) -> None:
-    echo(str(found) or "no plugin is installed, and the store has none")
-
-
-@site_app.calls("init", site.init)
-def _init(file: Path) -> None:
-    echo(f"site: {file}; adjust it, then run: biphasic site check {file}")
-
-
-@job_app.calls("show", job.show)
-def _show(loaded: AnyJob) -> None:
-    echo(loaded.model_dump_json(indent=1))
 
 
 def _print_notes(notes: Iterable[str]) -> None:

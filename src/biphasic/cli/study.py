@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from biphasic.study.gc.verify import Verification
     from biphasic.study.plan.summary import StudyPlan
     from biphasic.study.run.control import Retried
-    from biphasic.study.run.record import StudyJobs
     from biphasic.study.run.register import Registered
     from biphasic.study.run.run import StudyOutcome
     from biphasic.study.status.record import StudyStatus
@@ -64,9 +63,7 @@ def _plan(
 study_app.prints("diff", diff)
 
 
-@study_app.calls("schema", schema)
-def _schema(properties: dict[str, Any]) -> None:
-    echo(json.dumps(properties, indent=1))
+study_app.prints("schema", schema, lambda properties: json.dumps(properties, indent=1))
 
 
 @study_app.calls("run", run_study)
@@ -86,13 +83,12 @@ def _register(
     echo(registered.to_markdown() if markdown else str(registered), nl=not markdown)
 
 
-@study_app.calls("jobs", jobs)
-def _jobs(missing: StudyJobs) -> None:
-    """Prints one line per job: identity, kind, processes, the job it waits for (- for none, * for
-    all), label.
-    """  # noqa: D205 - a paragraph of the help
-    for line in missing.lines():
-        echo(line)
+study_app.prints(
+    "jobs",
+    jobs,
+    about="Prints one line per job: identity, kind, processes, the job it waits for (- for none, "
+    "* for all), label.",
+)
 
 
 @study_app.calls("report", report_study)
@@ -159,8 +155,6 @@ def _verify(verified: Verification) -> None:
 
 
 study_app.prints("clean", clean)
-
-
 study_app.prints("tune", tune)
 
 

@@ -43,7 +43,7 @@ class CorpusRecord(Record):
     num_documents: int
     num_tokens: int
     shard_documents: Annotated[list[PositiveInt], Field(min_length=1)]
-    vocab_size: int | None = None  # Corpora of version 0.1 do not record it.
+    vocab_size: int
 
 
 class Corpus:
@@ -108,7 +108,7 @@ def assemble_corpus(
     *,
     tokenizer_sha256: str,
     dtype: str,
-    vocab_size: int | None,
+    vocab_size: int,
     provenance: dict[str, Any],
 ) -> None:
     """Create a corpus folder from the non-empty documents of shards, linking files if possible."""
@@ -134,13 +134,12 @@ def assemble_corpus(
             "dtype": dtype,
             "tokenizer_sha256": tokenizer_sha256,
             "provenance": provenance,
+            "vocab_size": vocab_size,
             "num_documents": len(all_lengths),
             "num_tokens": int(all_lengths.sum()),
             "shard_documents": [len(part) for part in kept],
             "content_hash": content_hash.hexdigest(),
         }
-        if vocab_size is not None:
-            details["vocab_size"] = vocab_size
         write_json(partial / DETAILS, details)
 
 

@@ -15,10 +15,14 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ModelError, naming
 from biphasic.export.source import Source
 from biphasic.files import read_json_object, write_json
-from biphasic.model.compute.forward import first_position
-from biphasic.model.compute.pooling import Pooling
-from biphasic.model.loading.directions import close_again, is_decoder, open_both_ways
-from biphasic.model.loading.eurobert import eurobert_config, llama_config
+from biphasic.model.compute.forward import Pooling, first_position
+from biphasic.model.loading.directions import (
+    close_again,
+    eurobert_config,
+    is_decoder,
+    llama_config,
+    open_both_ways,
+)
 from biphasic.model.loading.reading import (
     body_class,
     language_model_class,

@@ -21,8 +21,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from biphasic.errors import ConfigError, ModelError
 from biphasic.export.output import new_folder
 from biphasic.extras import install_command
-from biphasic.model.compute.forward import first_position
-from biphasic.model.compute.pooling import Pooling
+from biphasic.model.compute.forward import Pooling, first_position
 from biphasic.model.loading.reading import load_model, read_config
 from biphasic.seeds import stream
 

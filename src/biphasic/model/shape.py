@@ -93,6 +93,12 @@ class ModelShape:
     # number of such layers.
     reaches: tuple[tuple[int | None, int], ...]
 
+    def update_flops(self, rows: PackedBatch, *, supervised_tokens: int, causal: bool) -> int:
+        """Count the operations of one update, whose backward pass costs two forward passes."""
+        # The optimizer is omitted, as is usual (Kaplan et al. 2020, arXiv:2001.08361, section 2.1),
+        # and frozen parameters count like trained ones.
+        return 3 * self.forward_flops(rows, supervised_tokens=supervised_tokens, causal=causal)
+
     def forward_flops(self, rows: PackedBatch, *, supervised_tokens: int, causal: bool) -> int:
         """Count the operations of matrix products in one forward pass, two per multiply-add."""
         # Attention uses the true lengths of the sequences and the windows of the layers; norms,

@@ -1,21 +1,18 @@
 """Masked diffusion: hide a random share of a sequence, from none to all of it, and predict it.
 
-The share t of hidden tokens is drawn per sequence, and each label has the weight 1 / t. With
-uniform shares, the loss, divided by the number of all tokens of the texts, is in expectation an
-upper bound on their negative log-likelihood in nats per token. Bimodal shares train on easy and on
-hard sequences and leave out those between; held-out losses are of uniform shares for both.
+The share t of hidden tokens is drawn uniformly per sequence, and each label has the weight 1 / t.
+The loss, divided by the number of all tokens of the texts, is in expectation an upper bound on
+their negative log-likelihood in nats per token.
 
 References: Sahoo et al. 2024 (MDLM), arXiv:2406.07524, section 3.2; Nie et al. 2025 (LLaDA),
 arXiv:2502.09992, section 2.1; beside causal language modelling: Samuel and Charpentier 2025,
-arXiv:2512.14549. Bimodal shares: Kosmopoulou et al. 2025, arXiv:2509.05056, whose right mode moves
-up to the place that it has here, and whose weights differ from 1 / t by less than a third.
+arXiv:2512.14549.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from statistics import NormalDist
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -25,9 +22,6 @@ from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.supervision import Supervision, Vocabulary
 from biphasic.seeds import stream, uniforms
 
-_LEFT_SHARE = 0.6  # of sequences
-_LEFT, _RIGHT = NormalDist(0.12, 0.02), NormalDist(0.85, 0.08)
-
 
 class Diffusion(ObjectiveConfig):
     """Masked diffusion."""
@@ -35,8 +29,6 @@ class Diffusion(ObjectiveConfig):
     objective: Literal["diffusion"]  # type: ignore[assignment]
     least_rate: Annotated[float, Field(gt=0, lt=1)] = 1e-3
     """Smallest share of hidden tokens; the largest is 1. It limits the weights."""
-    rates: Literal["uniform", "bimodal"] = "uniform"
-    """Shares: uniform, or bimodal: near 0.12 for 60 % of the sequences, near 0.85 for the rest."""
 
     @property
     def directions(self) -> frozenset[bool]:
@@ -45,9 +37,7 @@ class Diffusion(ObjectiveConfig):
 
     @property
     def label_share(self) -> float:
-        """Half of the tokens are hidden, on average, or 41 % with bimodal shares."""
-        if self.rates == "bimodal":
-            return _LEFT_SHARE * _LEFT.mean + (1 - _LEFT_SHARE) * _RIGHT.mean
+        """Half of the tokens are hidden, on average."""
         return (1 + self.least_rate) / 2
 
     @property
@@ -57,13 +47,8 @@ class Diffusion(ObjectiveConfig):
 
     @property
     def heldout_measures(self) -> dict[str, tuple[ObjectiveConfig, int]]:
-        """The bound with uniform shares; weights of 1 / t make it vary, so it is averaged."""
+        """The bound; weights of 1 / t make it vary, so it is averaged."""
         return {"diffusion": (Diffusion(objective="diffusion"), 4)}
-
-    def determinants(self, mask_seed: int) -> dict[str, Any]:
-        """Return everything that determines inputs, labels and weights, given the rows."""
-        rates = {} if self.rates == "uniform" else {"rates": self.rates}
-        return {"name": "diffusion", "least_rate": self.least_rate, "mask_seed": mask_seed, **rates}
 
     def supervise(
         self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
@@ -101,12 +86,6 @@ class Diffusion(ObjectiveConfig):
         rates: dict[int, float] = {}
         for sequence, piece in first.items():
             bits = stream("diffusion", mask_seed, piece.epoch, piece.document, piece.start)
-            rates[sequence] = self._rate(*uniforms(bits, 2).tolist())
+            draw = float(uniforms(bits, 1)[0])
+            rates[sequence] = self.least_rate + (1 - self.least_rate) * draw
         return [rates[sequence] for sequence in sequences.tolist()]
-
-    def _rate(self, draw: float, choice: float) -> float:
-        """Return the share of hidden tokens for two uniform numbers from 0 to 1."""
-        if self.rates == "uniform":
-            return self.least_rate + (1 - self.least_rate) * draw
-        mode = _LEFT if choice < _LEFT_SHARE else _RIGHT
-        return min(max(mode.inv_cdf(max(draw, 1e-12)), self.least_rate), 1.0)

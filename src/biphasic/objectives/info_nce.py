@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -11,11 +11,8 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from numpy.typing import NDArray
 from torch import Tensor
 
-from biphasic.model.compute.pooling import Pooling, pooled
+from biphasic.model.compute.forward import Pooling, pooled
 from biphasic.objectives.supervision import StatesLoss
-
-if TYPE_CHECKING:
-    from biphasic.training.step.passes import Pass
 
 
 @dataclass(frozen=True)
@@ -24,9 +21,9 @@ class _TextsLoss(StatesLoss):
 
     pooling: Pooling
 
-    def vectors(self, hidden: Tensor, given: Pass) -> Tensor:
+    def vectors(self, hidden: Tensor, positions: Tensor, cu_seqlens: Tensor) -> Tensor:
         """Return a vector for each text of a pass."""
-        return pooled(hidden, given.positions, given.cu_seqlens, pooling=self.pooling)
+        return pooled(hidden, positions, cu_seqlens, pooling=self.pooling)
 
 
 @dataclass(frozen=True)

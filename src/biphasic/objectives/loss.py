@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from biphasic.errors import ConfigError
-from biphasic.model.compute.linear import input_gradient, product, weight_gradient
+from biphasic.model.cpu.products import input_gradient, product, weight_gradient
 from biphasic.model.shape import GROUP_LOGITS
 
 PerLabel = Callable[..., Tensor]

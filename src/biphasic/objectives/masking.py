@@ -14,16 +14,14 @@ section 3.1. A linearly changing rate: Ankner et al. 2023, arXiv:2305.15096, sec
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field, PositiveInt
+from pydantic import Field
 
 from biphasic.amounts import percent_number
-from biphasic.config import Config
 from biphasic.data.rows import NUM_SPECIAL, Piece, RowBatch
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.supervision import Supervision, Vocabulary
@@ -31,67 +29,22 @@ from biphasic.objectives.words import word_starts
 from biphasic.seeds import stream, uniforms
 
 Probability = Annotated[float, Field(gt=0, le=1)]
-Share = Annotated[float, Field(ge=0, le=1)]
+Replacement = Literal["mask", "bert"]
+"""Of selected tokens."""
+HIDDEN, KEPT = 0.8, 0.1  # shares of `bert`; the others become random tokens
 
 
-class SpanConfig(Config):
-    """Spans of whole words, of geometric length; the defaults are SpanBERT's."""
-
-    mean_words: Annotated[float, Field(ge=1)] = 5.0
-    """Mean length of a span before long ones are excluded: 1 / p of the geometric distribution."""
-    longest_words: PositiveInt = 10
-    """Maximum length of a span; with the defaults, the mean is then 3.8 words."""
-
-    def lengths(self, draws: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Map draws from [0, 1) to span lengths, in words."""
-        chances = (1 - 1 / self.mean_words) ** np.arange(self.longest_words)
-        cumulative = np.cumsum(chances) / chances.sum()
-        return np.searchsorted(cumulative[:-1], draws, side="right") + 1
+Selection = Literal["token", "word", "span"]
+"""Unit of selection."""
+# SpanBERT's: the length of a span in words is geometric, but at most ten, and its mean is 3.8.
+SPANS = {"mean_words": 5.0, "longest_words": 10}
 
 
-# Checked here and not in the class, so that the message starts with the field of the phase.
-def _check_lengths(selection: str | SpanConfig) -> str | SpanConfig:
-    if isinstance(selection, SpanConfig) and selection.mean_words > selection.longest_words:
-        raise ValueError(
-            f"mean_words {selection.mean_words:g} is above longest_words "
-            f"{selection.longest_words}, so most spans would be excluded; raise longest_words"
-        )
-    return selection
-
-
-Selection = Annotated[Literal["token", "word", "span"] | SpanConfig, AfterValidator(_check_lengths)]
-"""Unit of selection; `span` means `SpanConfig` with its defaults."""
-
-
-class ReplacementShares(Config):
-    """Shares of the replacements of selected tokens; they sum to 1."""
-
-    mask: Share
-    """Share that is replaced by the mask token."""
-    random: Share = 0.0
-    """Share that is replaced by a random token, excluding special tokens."""
-    keep: Share = 0.0
-    """Share that is kept unchanged, and is still predicted."""
-
-
-_SHARES = {
-    "mask": ReplacementShares(mask=1.0),
-    "bert": ReplacementShares(mask=0.8, random=0.1, keep=0.1),
-}
-
-
-def _check_shares(replacement: str | ReplacementShares) -> str | ReplacementShares:
-    if isinstance(replacement, str):
-        return replacement
-    total = replacement.mask + replacement.random + replacement.keep
-    if not math.isclose(total, 1, abs_tol=1e-6):
-        raise ValueError(f"the sum of mask, random and keep is {total:g}, not 1")
-    if replacement.keep == 1:
-        raise ValueError("keep 1 would show every token that is to be predicted")
-    return replacement
-
-
-Replacement = Annotated[Literal["mask", "bert"] | ReplacementShares, AfterValidator(_check_shares)]
+def span_lengths(draws: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Map draws from [0, 1) to lengths of spans, in words."""
+    chances = (1 - 1 / SPANS["mean_words"]) ** np.arange(SPANS["longest_words"])
+    cumulative = np.cumsum(chances) / chances.sum()
+    return np.searchsorted(cumulative[:-1], draws, side="right") + 1
 
 
 class MaskingConfig(ObjectiveConfig):
@@ -103,10 +56,9 @@ class MaskingConfig(ObjectiveConfig):
     """Probability at the last step of the phase; it changes linearly from `mlm_probability` at the
     first step. By default it is constant."""
     selection: Selection = "token"
-    """Unit of selection: `token`, `word`, or `span` (several words; geometric length)."""
+    """Unit of selection: `token`, `word`, or `span` (up to ten words; geometric length)."""
     replacement: Replacement = "mask"
-    """`mask` hides every selected token; `bert` hides 80 %, randomizes 10 % and keeps 10 %; or
-    custom shares of the three."""
+    """`mask` hides every selected token; `bert` hides 80 %, randomizes 10 % and keeps 10 %."""
 
     @property
     def directions(self) -> frozenset[bool]:
@@ -126,7 +78,7 @@ class MaskingConfig(ObjectiveConfig):
             name += f"to{percent_number(self.final_mlm_probability)}"
         for choice, usual in ((self.selection, "token"), (self.replacement, "mask")):
             if choice != usual:
-                name += f".{choice if isinstance(choice, str) else 'own'}"
+                name += f".{choice}"
         return name
 
     @property
@@ -160,20 +112,17 @@ class MaskingConfig(ObjectiveConfig):
 
     def determinants(self, mask_seed: int) -> dict[str, Any]:
         """Return everything that determines inputs and labels, given the rows."""
-        shares, own = self._shares, self.own_settings()
-        names = [name for name, named in _SHARES.items() if named == shares]
+        own = self.own_settings()
         identity = {
             "name": self.short_name,
             **{name: own[name] for name in own if name not in MaskingConfig.model_fields},
             "mlm_probability": self._rate,
-            "replacement": names[0] if names else shares.model_dump(),
+            "replacement": self.replacement,
             "mask_seed": mask_seed,
         }
         if self.selection == "token":  # keeps identities from before the setting existed
             return identity
-        spans = SpanConfig() if self.selection == "span" else self.selection
-        named = spans.model_dump() if isinstance(spans, SpanConfig) else spans
-        return {**identity, "selection": named}
+        return {**identity, "selection": SPANS if self.selection == "span" else self.selection}
 
     def mask(self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int) -> Supervision:
         """Select tokens to predict, maybe none, and hide them; label each at its own position."""
@@ -181,7 +130,9 @@ class MaskingConfig(ObjectiveConfig):
             batch, vocabulary, self.selection, mlm_probability=self._rate, mask_seed=mask_seed
         )
         positions = np.flatnonzero(is_selected)
-        shown = _replaced(batch, is_selected, units, vocabulary, self._shares, mask_seed=mask_seed)
+        shown = _replaced(
+            batch, is_selected, units, vocabulary, self.replacement, mask_seed=mask_seed
+        )
         return Supervision(
             rows=replace(batch.packed, input_ids=shown),
             positions=positions,
@@ -194,11 +145,6 @@ class MaskingConfig(ObjectiveConfig):
         if self.final_mlm_probability is not None:
             raise RuntimeError("the rate depends on the step of the phase: call `at` first")
         return self.mlm_probability
-
-    @property
-    def _shares(self) -> ReplacementShares:
-        named = self.replacement
-        return _SHARES[named] if isinstance(named, str) else named
 
 
 def select(
@@ -234,8 +180,7 @@ def _unit_of_tokens(
     firsts = np.flatnonzero(np.diff(words, prepend=-1))
     if selection == "word":
         return firsts[words]
-    spans = selection if isinstance(selection, SpanConfig) else SpanConfig()
-    lengths = spans.lengths(uniforms(_stream("spans", mask_seed, piece), len(firsts)))
+    lengths = span_lengths(uniforms(_stream("spans", mask_seed, piece), len(firsts)))
     first_words = np.concatenate([[0], np.cumsum(lengths)])
     return firsts[first_words[np.searchsorted(first_words, words, side="right") - 1]]
 
@@ -245,14 +190,14 @@ def _replaced(
     is_selected: NDArray[np.bool_],
     units: NDArray[np.int64],
     vocabulary: Vocabulary,
-    shares: ReplacementShares,
+    replacement: Replacement,
     *,
     mask_seed: int,
 ) -> NDArray[np.int64]:
     """Return the rows' tokens after replacement: int64 [num_rows, row_length]."""
     shown = batch.packed.input_ids.copy()
     flat = shown.reshape(-1)
-    if shares.mask == 1:
+    if replacement == "mask":
         flat[is_selected] = vocabulary.mask_id
         return shown
     candidates = np.setdiff1d(np.arange(vocabulary.size), sorted(vocabulary.special_ids))
@@ -263,8 +208,8 @@ def _replaced(
         choices, draws = numbers[:, 1:-1]
         choices = choices[units[start:end] - start]
         tokens, chosen = flat[start:end], is_selected[start:end]
-        randomised = chosen & (choices >= shares.mask) & (choices < 1 - shares.keep)
-        tokens[chosen & (choices < shares.mask)] = vocabulary.mask_id
+        randomised = chosen & (choices >= HIDDEN) & (choices < 1 - KEPT)
+        tokens[chosen & (choices < HIDDEN)] = vocabulary.mask_id
         tokens[randomised] = candidates[(draws[randomised] * len(candidates)).astype(np.int64)]
     return shown
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # settings are read without torch
     from torch import Tensor
 
     from biphasic.objectives.loss import PerLabel
-    from biphasic.training.step.passes import Pass
 
 
 class StatesLoss(ABC):
@@ -42,10 +41,11 @@ class StatesLoss(ABC):
         """What the sum of a step is divided by."""
 
     @abstractmethod
-    def vectors(self, hidden: Tensor, given: Pass) -> Tensor:
+    def vectors(self, hidden: Tensor, positions: Tensor, cu_seqlens: Tensor) -> Tensor:
         """Return a vector in fp32 for each label of a pass.
 
-        `hidden` are its final states, [num_rows * row_length, hidden_size].
+        `hidden` are its final states, [num_rows * row_length, hidden_size]; positions of labels and
+        borders of segments are int64 and int32.
         """
 
     @abstractmethod

@@ -10,10 +10,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import (
-    HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # httpx's, or its successor's
-)
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer
@@ -22,10 +18,11 @@ from biphasic.config import nearest
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError, ModelFilesError, reading
 from biphasic.files import digest, file_sha256, read_json, read_json_object
+from biphasic.hub import fetch_files
 from biphasic.model.checks.contract import load_checked_encoder
 from biphasic.model.checks.limits import ModelLimits, model_limits, tokenizer_limit
 from biphasic.model.compute.device import on_compute_device
-from biphasic.model.compute.pooling import Pooling
+from biphasic.model.compute.forward import Pooling
 from biphasic.model.loading.directions import is_decoder, is_open
 from biphasic.model.loading.hub import check_intact, locate_model, once
 from biphasic.model.loading.reading import loading, read_config
@@ -127,11 +124,7 @@ def fetch_embedding_model(model: str, *, revision: str | None = None) -> Path:
     folder, commit = locate_model(model, revision=revision)
     check_intact(folder)
     if commit is not None:
-        patterns = [MODULES, _SETTINGS, "*/config.json", *_READINGS]
-        try:
-            snapshot_download(model, revision=commit, allow_patterns=patterns)
-        except (HTTPError, OSError) as error:
-            raise DataError(f"model {model}: cannot be fetched completely ({error})") from None
+        fetch_files(model, (MODULES, _SETTINGS, "*/config.json", *_READINGS), revision=commit)
     return folder
 
 

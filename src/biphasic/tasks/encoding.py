@@ -15,9 +15,8 @@ from transformers import PreTrainedModel
 from biphasic.data.packing import TokenIds, lengths_of, pack_sequences
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import TrainingError
-from biphasic.model.compute.forward import batching_of, hidden_states, padded_states
+from biphasic.model.compute.forward import Pooling, batching_of, hidden_states, padded_states
 from biphasic.model.compute.layers import recorded_states
-from biphasic.model.compute.pooling import Pooling
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import HeadRecord
 from biphasic.training.memory import release_excess

@@ -40,13 +40,12 @@ from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Task
 from biphasic.training.memory import release_excess
 from biphasic.training.recipe import FinetunePrecision
-from biphasic.training.step.embedding_rows import short_table
 from biphasic.training.step.optimizer import (
-    MasterWeights,
     Optimizer,
     set_head_precision,
     set_precision,
 )
+from biphasic.training.step.weights import MasterWeights, short_table
 
 RESULT_FORMAT = "biphasic.finetune/1"
 _NOTHING = SplitScores({}, (), np.empty(0))

@@ -7,7 +7,6 @@ length, decay or later phases.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from biphasic.data.rows import ROW_PLAN_VERSION, WINDOW_DOCUMENTS, RowKind
+from biphasic.data.rows import ROW_PLAN_VERSION, WINDOW_DOCUMENTS
 from biphasic.files import canonical_json
 from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import PlacedPhase
@@ -43,61 +42,32 @@ class DataFingerprint:
         return self.corpus_hash if corpus is None else self.corpora[str(corpus)]
 
 
-@dataclass(frozen=True)
-class StepSpec:
-    """Everything that determines one update, given the state before it."""
-
-    # Fields without a default are always hashed. A field added later must have a default that keeps
-    # the old behaviour; it is hashed only if it differs, which keeps old identities.
-
-    objective: dict[str, Any]
-    learning_rate: float
-    optimizer: dict[str, Any]
-    precision: str
-    corpus_hash: str
-    data_seed: int
-    rows_per_step: int
-    max_seqlen: int
-    window_documents: int
-    row_plan_version: int
-    rope_theta: float | None = None
-    frozen: tuple[str, ...] = ()
-    resets_optimizer: bool = False
-    skipped: bool = False
-    rows: RowKind = "documents"
-    splits_fused: bool = False
-
-    def determinants(self) -> dict[str, Any]:
-        """Return what is hashed."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.default is dataclasses.MISSING or getattr(self, field.name) != field.default
-        }
-
-
-def step_spec(
+def step_determinants(
     placed: PlacedPhase, step: int, recipe: Recipe, fingerprint: DataFingerprint
-) -> StepSpec:
-    """Return everything that determines one update of a recipe on its data."""
-    return StepSpec(
-        objective=placed.objective(step).identity(recipe.seeds.mask_seed),
-        learning_rate=placed.learning_rate(step),
-        optimizer=recipe.optimizer.identity(),
-        precision=recipe.precision,
-        corpus_hash=fingerprint.hash_of(placed.corpus),
-        data_seed=recipe.seeds.data_seed,
-        rows_per_step=placed.batches.rows_per_step,
-        max_seqlen=placed.batches.max_seqlen,
-        window_documents=WINDOW_DOCUMENTS,
-        row_plan_version=ROW_PLAN_VERSION,
-        rope_theta=placed.rope_theta,
-        frozen=tuple(sorted(set(placed.phase.freeze))),
-        resets_optimizer=placed.resets_optimizer(step),
-        skipped=step in recipe.skip_steps,
-        rows=recipe.rows,
-        splits_fused=fingerprint.fused and recipe.optimizer.splits_fused,
-    )
+) -> dict[str, Any]:
+    """Return everything that determines one update, given the state before it."""
+    # What was added later is hashed only if it is not as it was before, which keeps old identities.
+    added = {
+        "rope_theta": placed.rope_theta,
+        "frozen": tuple(sorted(set(placed.phase.freeze))),
+        "resets_optimizer": placed.resets_optimizer(step),
+        "skipped": step in recipe.skip_steps,
+        "rows": None if recipe.rows == "documents" else recipe.rows,
+        "splits_fused": fingerprint.fused and recipe.optimizer.splits_fused,
+    }
+    return {
+        "objective": placed.objective(step).identity(recipe.seeds.mask_seed),
+        "learning_rate": placed.learning_rate(step),
+        "optimizer": recipe.optimizer.identity(),
+        "precision": recipe.precision,
+        "corpus_hash": fingerprint.hash_of(placed.corpus),
+        "data_seed": recipe.seeds.data_seed,
+        "rows_per_step": placed.batches.rows_per_step,
+        "max_seqlen": placed.batches.max_seqlen,
+        "window_documents": WINDOW_DOCUMENTS,
+        "row_plan_version": ROW_PLAN_VERSION,
+        **{name: value for name, value in added.items() if value},
+    }
 
 
 class Lineage:
@@ -113,17 +83,17 @@ class Lineage:
         """Identity after 0, 1, ... `total_steps` updates: 64 hexadecimal digits each."""
         current = hashlib.sha256(canonical_json(self._root()).encode()).hexdigest()
         chain = [current]
-        for spec in self.steps():
-            link = current + canonical_json(spec.determinants())
+        for update in self.updates():
+            link = current + canonical_json(update)
             current = hashlib.sha256(link.encode()).hexdigest()
             chain.append(current)
         return chain
 
-    def steps(self) -> Iterator[StepSpec]:
+    def updates(self) -> Iterator[dict[str, Any]]:
         """Expand the recipe, update by update."""
         for placed in self.recipe.placed_phases:
             for step in range(placed.start, placed.end):
-                yield step_spec(placed, step, self.recipe, self.fingerprint)
+                yield step_determinants(placed, step, self.recipe, self.fingerprint)
 
     def _root(self) -> dict[str, Any]:
         """Return what determines the state before the first update."""

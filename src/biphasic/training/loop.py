@@ -9,42 +9,38 @@ skips the update.
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from biphasic.distributed import ALONE, Activity, ProcessGroup
 from biphasic.errors import ConfigError, DivergedError, StoppedError
-from biphasic.model.compute.kernels import cpu_kernels
+from biphasic.model.cpu.kernels import cpu_kernels
 from biphasic.model.head import has_head
 from biphasic.store import is_complete, state_folder
-from biphasic.training.background import BackgroundWriter, background_writer, prefetched
-from biphasic.training.compute import ComputeConfig, steps_ahead
+from biphasic.training.compute import steps_ahead
 from biphasic.training.data import TrainingData
 from biphasic.training.fault import bring_checkpoint, save_fault
-from biphasic.training.intervals import CHECKPOINT_EVERY, HELDOUT_EVERY, HELDOUT_OBJECTIVES
-from biphasic.training.ledger import add_step
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import release_excess
 from biphasic.training.recipe import Recipe
-from biphasic.training.records.heldout import HeldoutLoss, own_measures
-from biphasic.training.records.heldout_pairs import HeldoutPairs
-from biphasic.training.run import Judge, Run, resume_or_start
+from biphasic.training.records.heldout import HeldoutLoss, HeldoutPairs, own_measures
+from biphasic.training.run import Run, RunOptions, resume_or_start
 from biphasic.training.state import Checkpoints
 from biphasic.training.step.coupled import coupled_backward
 from biphasic.training.step.input import StepInput, StepInputs
 from biphasic.training.step.passes import pass_loss
-from biphasic.training.step.pending import PendingSteps, Position, StepReport
+from biphasic.training.step.pending import PendingSteps, StepReport
 from biphasic.training.timeline import PlacedPhase
 
 WINDOW = 128  # losses that one is compared with
@@ -87,36 +83,6 @@ class SpikeWatch:
         return text
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """Settings that change no number of a finished state, except by rounding."""
-
-    # Updates between checkpoints; 0 saves only the final state.
-    checkpoint_every: int = CHECKPOINT_EVERY.default
-    # Updates between held-out evaluations; 0 evaluates only the final state.
-    heldout_every: int = HELDOUT_EVERY.default
-    # Objectives whose held-out loss is recorded.
-    heldout_objectives: tuple[str, ...] = HELDOUT_OBJECTIVES
-    # Returns the model's accuracy on minimal pairs, recorded with each held-out loss.
-    judge: Judge | None = None
-    tensorboard: Path | None = None  # folder for event files; None writes none
-    # Called for each update, in order, after its loss has been read back.
-    report: Callable[[StepReport], None] | None = None
-    # Called with a short text on work beside updates, such as a held-out evaluation.
-    describe: Callable[[str], None] | None = None
-    # Called with a line that users should see, such as a loss spike.
-    warn: Callable[[str], None] | None = None
-    # Called after each update; if true, the run saves a checkpoint and stops.
-    should_stop: Callable[[], bool] | None = None
-    compute: ComputeConfig = field(default_factory=ComputeConfig)
-
-    def warn_of(self, texts: Iterable[str]) -> None:
-        """Report lines that users should see."""
-        for text in texts:
-            if self.warn:
-                self.warn(text)
-
-
 def train_segment(
     lineage: Lineage,
     data: TrainingData,
@@ -124,7 +90,7 @@ def train_segment(
     *,
     start: int,
     end: int,
-    options: RunOptions = RunOptions(),
+    options: RunOptions = RunOptions(),  # noqa: B008 - frozen
     ranks: ProcessGroup = ALONE,
 ) -> Path:
     """Train from the state after `start` updates to the one after `end`; return its folder."""
@@ -151,10 +117,7 @@ def train_segment(
     if ranks.is_first:
         progress.remove_partials()
         bring_checkpoint(lineage, store, progress, start=start, end=end)
-    run = resume_or_start(
-        lineage, data, store, progress,
-        start=start, tensorboard=options.tensorboard, compute=compute, ranks=ranks,
-    )  # fmt: skip
+    run = resume_or_start(lineage, data, store, progress, options, start=start, ranks=ranks)
     if options.judge is not None and not has_head(run.model):
         raise ConfigError(
             "minimal_pairs: the model was saved without a language-model head, so it gives "
@@ -166,10 +129,8 @@ def train_segment(
         run.watch,
         HeldoutLoss(data, max_seqlen=recipe.max_seqlen, rows_per_batch=recipe.rows_per_step),
         HeldoutPairs(recipe, data, compute),
-        objectives=options.heldout_objectives,
-        own=own_measures(lineage.recipe, end=end),
-        report=options.describe,
-        judge=options.judge,
+        own_measures(lineage.recipe, end=end),
+        options,
     )
     with closing(run.log):  # after an error, too: it writes events in a thread of its own
         with background_writer(waits_after_errors=ranks.is_alone) as writer:
@@ -211,9 +172,12 @@ def _train_until(  # noqa: PLR0917
             ranks.barrier()  # one that hangs while it reads is seen here, and not in a layer
             if run.step in recipe.skip_steps or given.num_supervised == 0:
                 options.warn_of(_why_without_update(run, phase, given))
-                _count(run, phase, replace(given, num_supervised=0, flops=0))
+                given = replace(given, num_supervised=0, flops=0)
             else:
                 pending.add(*_update(run, phase, given))
+            run.position = run.position.after(
+                given, phase=phase.index, objective=phase.phase.short_name
+            )
             release_excess()
             writer.check()
             stops = ranks.any_says(options.should_stop is not None and options.should_stop())
@@ -267,7 +231,6 @@ def _update(run: Run, phase: PlacedPhase, given: StepInput) -> tuple[StepReport,
     )
     loss = _backward(run, given)
     norm = run.optimizer.update(rate, loss=loss)
-    _count(run, phase, given)
     return report, loss, norm
 
 
@@ -282,20 +245,6 @@ def _record(run: Run, steps: Sequence[StepReport]) -> StepReport | None:
         run.seconds += step.seconds
         run.log.write(step.line)
     return fault
-
-
-def _count(run: Run, phase: PlacedPhase, given: StepInput) -> None:
-    """Count a step, its rows and its costs."""
-    rows = bytes.fromhex(run.position.rows_sha256) + given.sha256
-    ledger = add_step(
-        run.position.ledger,
-        phase=phase.index,
-        objective=phase.phase.short_name,
-        batch=given.batch,
-        supervised_tokens=given.num_supervised,
-        flops=given.flops,
-    )
-    run.position = Position(run.step + 1, hashlib.sha256(rows).hexdigest(), ledger)
 
 
 def _backward(run: Run, given: StepInput) -> Tensor:
@@ -354,3 +303,80 @@ def _stopped_at(
 
 def _inputs(run: Run) -> StepInputs:
     return StepInputs(run.lineage.recipe, run.data, run.model, compute=run.compute, ranks=run.ranks)
+
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+
+class BackgroundWriter:
+    """Runs one write at a time in a thread."""
+
+    def __init__(self, executor: ThreadPoolExecutor) -> None:
+        self._executor = executor
+        self._pending: Future[None] | None = None
+
+    def begin(self, write: Callable[[], None]) -> None:
+        """Start a write; wait first for the previous one."""
+        self.wait()
+        self._pending = self._executor.submit(write)
+
+    def check(self) -> None:
+        """Raise what the last write raised, without waiting for it."""
+        if self._pending is not None and self._pending.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait for the last write."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+
+@contextmanager
+def background_writer(*, waits_after_errors: bool) -> Iterator[BackgroundWriter]:
+    """Yield a writer; when the block ends, its last write has ended too."""
+    # Without `waits_after_errors`, a block that fails does not wait: the other ranks, with which a
+    # checkpoint is written, may be lost.
+    executor = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+    writer = BackgroundWriter(executor)
+    has_ended = False
+    try:
+        yield writer
+        writer.wait()
+        has_ended = True
+    finally:
+        executor.shutdown(wait=has_ended or waits_after_errors)
+
+
+@contextmanager
+def prefetched(
+    produce: Callable[[ItemT], ResultT], items: Iterable[ItemT], *, ahead: int
+) -> Iterator[Iterator[ResultT]]:
+    """Yield `produce(item)` for each item, in order, prepared by one thread."""
+    # An error is raised unchanged at its item's turn. The thread has always ended when the block is
+    # left. `ahead` items are prepared after the current one; with 0, each is prepared on demand,
+    # without a thread. `produce` is never called by two threads at once.
+    if ahead == 0:
+        yield map(produce, items)
+        return
+    executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="biphasic-prefetch")
+    try:
+        yield _in_order(executor, produce, items, ahead)
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _in_order(
+    executor: ThreadPoolExecutor,
+    produce: Callable[[ItemT], ResultT],
+    items: Iterable[ItemT],
+    ahead: int,
+) -> Iterator[ResultT]:
+    waiting: deque[Future[ResultT]] = deque()
+    for item in items:
+        waiting.append(executor.submit(produce, item))
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()

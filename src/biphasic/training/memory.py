@@ -15,6 +15,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -62,6 +63,7 @@ def release_excess() -> int:
     return 0 if bound is None else bound.check()
 
 
+@dataclass
 class ResidentBound:
     """Releases memory that exceeds a floor and 1.5 times the measured need, or what is free."""
 
@@ -71,45 +73,36 @@ class ResidentBound:
     # and memory stays near the larger of the floor and ``HEADROOM`` times the need. It also
     # releases if it holds more beyond the need than the machine has free.
 
-    def __init__(
-        self,
-        *,
-        read_bytes: Callable[[], int],
-        release: Callable[[], None],
-        free_bytes: Callable[[], float] = lambda: math.inf,
-        floor_bytes: int = DEFAULT_FLOOR_BYTES,
-        settling_calls: int = SETTLING_CALLS,
-    ) -> None:
-        """Watch the memory that ``read_bytes`` reports and free it with ``release``."""
-        self._read_bytes = read_bytes
-        self._release = release
-        self._free_bytes = free_bytes
-        self._floor_bytes = floor_bytes
-        self._settling_calls = settling_calls
-        self._calls = self._calls_to_settle = 0
-        self._need_bytes = 0
+    read_bytes: Callable[[], int]  # memory that this process holds
+    release: Callable[[], None]
+    free_bytes: Callable[[], float] = lambda: math.inf  # on the machine
+    floor_bytes: int = DEFAULT_FLOOR_BYTES
+    settling_calls: int = SETTLING_CALLS
+    calls: int = 0
+    calls_to_settle: int = 0
+    need_bytes: int = 0
 
     @property
     def limit_bytes(self) -> int:
         """Memory above which the next call releases."""
-        return max(self._floor_bytes, int(HEADROOM * self._need_bytes))
+        return max(self.floor_bytes, int(HEADROOM * self.need_bytes))
 
     def check(self) -> int:
         """Release memory if over the limit; return the bytes released."""
-        held = self._read_bytes()
-        if self._calls_to_settle > 0:
-            self._calls_to_settle -= 1
-            self._need_bytes = max(self._need_bytes, held)
+        held = self.read_bytes()
+        if self.calls_to_settle > 0:
+            self.calls_to_settle -= 1
+            self.need_bytes = max(self.need_bytes, held)
             return 0
         # Asking what is free takes half a millisecond.
-        self._calls = (self._calls + 1) % self._settling_calls
-        is_short = self._calls == 0 and held - self._need_bytes > self._free_bytes()
+        self.calls = (self.calls + 1) % self.settling_calls
+        is_short = self.calls == 0 and held - self.need_bytes > self.free_bytes()
         if held <= self.limit_bytes and not is_short:
             return 0
-        self._release()
-        left = self._read_bytes()
-        self._need_bytes = left
-        self._calls_to_settle = self._settling_calls
+        self.release()
+        left = self.read_bytes()
+        self.need_bytes = left
+        self.calls_to_settle = self.settling_calls
         return max(0, held - left)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
@@ -18,10 +18,13 @@ from biphasic.distributed import Activity, ProcessGroup
 from biphasic.errors import ConfigError, DivergedError, ModelError
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.device import on_compute_device
-from biphasic.model.compute.eurobert import speed_up_eurobert
 from biphasic.model.compute.forward import first_position
-from biphasic.model.compute.last_layer import narrow_last_layer
-from biphasic.model.compute.layers import compile_layers, recompute_activations, uncompiled
+from biphasic.model.compute.layers import (
+    compile_layers,
+    narrow_last_layer,
+    recompute_activations,
+    uncompiled,
+)
 from biphasic.model.context import extend_config, extend_context
 from biphasic.model.head import has_head
 from biphasic.model.loading.build import (
@@ -41,11 +44,11 @@ from biphasic.records import HeldoutLine, LedgerEntry, StateRecord
 from biphasic.store import state_folder
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
+from biphasic.training.intervals import CHECKPOINT_EVERY, HELDOUT_EVERY, HELDOUT_OBJECTIVES
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
 from biphasic.training.records.environment import changed_settings, environment
-from biphasic.training.records.heldout import HeldoutLoss, Measures
-from biphasic.training.records.heldout_pairs import HeldoutPairs
+from biphasic.training.records.heldout import HeldoutLoss, HeldoutPairs, Measures
 from biphasic.training.records.log import MetricsLog
 from biphasic.training.state import (
     STATE_FORMAT,
@@ -63,10 +66,40 @@ from biphasic.training.step.optimizer import (
     layer_matrices,
     set_precision,
 )
-from biphasic.training.step.pending import Position
+from biphasic.training.step.pending import Position, StepReport
 from biphasic.training.timeline import PlacedPhase
 
 Judge = Callable[[PreTrainedModel, Sequence[LedgerEntry]], float]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Settings that change no number of a finished state, except by rounding."""
+
+    # Updates between checkpoints; 0 saves only the final state.
+    checkpoint_every: int = CHECKPOINT_EVERY
+    # Updates between held-out evaluations; 0 evaluates only the final state.
+    heldout_every: int = HELDOUT_EVERY
+    # Objectives whose held-out loss is recorded.
+    heldout_objectives: tuple[str, ...] = HELDOUT_OBJECTIVES
+    # Returns the model's accuracy on minimal pairs, recorded with each held-out loss.
+    judge: Judge | None = None
+    tensorboard: Path | None = None  # folder for event files; None writes none
+    # Called for each update, in order, after its loss has been read back.
+    report: Callable[[StepReport], None] | None = None
+    # Called with a short text on work beside updates, such as a held-out evaluation.
+    describe: Callable[[str], None] | None = None
+    # Called with a line that users should see, such as a loss spike.
+    warn: Callable[[str], None] | None = None
+    # Called after each update; if true, the run saves a checkpoint and stops.
+    should_stop: Callable[[], bool] | None = None
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+
+    def warn_of(self, texts: Iterable[str]) -> None:
+        """Report lines that users should see."""
+        for text in texts:
+            if self.warn:
+                self.warn(text)
 
 
 @dataclass
@@ -101,38 +134,31 @@ class Run:
             self.optimizer.forget()
 
     def watch(
-        self,
-        heldout: HeldoutLoss,
-        pairs: HeldoutPairs,
-        *,
-        objectives: tuple[str, ...],
-        own: Measures,
-        report: Callable[[str], None] | None,
-        judge: Judge | None = None,
+        self, heldout: HeldoutLoss, pairs: HeldoutPairs, own: Measures, options: RunOptions
     ) -> None:
         """Record the held-out losses, with the same code in every run."""
-        # All ranks compute them from the same rows, as they gather weights together. `objectives`,
-        # `own` and `report` are as in `HeldoutLoss.evaluate`.
+        # All ranks compute them from the same rows, as they gather weights together. `own` is as in
+        # `HeldoutLoss.evaluate`.
 
         def note(text: str) -> None:
             self.ranks.heartbeat.at(Activity.HELDOUT)
-            if report:
-                report(text)
+            if options.describe:
+                options.describe(text)
 
         with uncompiled() if self.compute.compile else nullcontext():
             losses = heldout.evaluate(
                 self.model,
                 rows_per_pass=self.compute.rows_per_pass(self.lineage.recipe.max_seqlen),
-                objectives=objectives if has_head(self.model) else (),
+                objectives=options.heldout_objectives if has_head(self.model) else (),
                 own=own if has_head(self.model) else {},
                 report=note,
                 loss=self.divided,
             )
             losses |= pairs.evaluate(self.model, step=self.step, report=note, loss=self.divided)
             accuracy = None
-            if judge is not None:
+            if options.judge is not None:
                 note("minimal pairs")
-                accuracy = judge(self.model, self.position.ledger)
+                accuracy = options.judge(self.model, self.position.ledger)
         if self.divided is not None:
             self.divided.settle()
         if not all(map(math.isfinite, losses.values())):
@@ -211,10 +237,9 @@ def resume_or_start(
     data: TrainingData,
     store: Path,
     progress: Checkpoints,
+    options: RunOptions,
     *,
     start: int,
-    tensorboard: Path | None,
-    compute: ComputeConfig,
     ranks: ProcessGroup,
 ) -> Run:
     """Load the latest checkpoint of a segment or its start state, or initialize a new run."""
@@ -236,16 +261,16 @@ def resume_or_start(
     _check_phases(model, recipe)
     # The weights of a pretrained model were probed before the text was read.
     probed = data.pretrained.identity if data.pretrained and step == 0 else None
-    optimizer, divided = _trainable(model, recipe, compute, ranks, probed=probed)
+    optimizer, divided = _trainable(model, recipe, options.compute, ranks, probed=probed)
     run = Run(
         lineage=lineage,
         data=data,
-        compute=compute,
+        compute=options.compute,
         ranks=ranks,
         model=model.train(),
         optimizer=optimizer,
         divided=divided,
-        log=MetricsLog(lines, tensorboard if ranks.is_first else None, next_step=step + 1),
+        log=MetricsLog(lines, options.tensorboard if ranks.is_first else None, next_step=step + 1),
         parent=identities[start] if start else None,
         code=(running_code("pretraining"),),
     )
@@ -270,7 +295,6 @@ def _trainable(
         _check_directions(model, recipe)
     if compute.predicted_only:
         narrow_last_layer(model)
-    speed_up_eurobert(model)
     divided = None if ranks.is_alone else divide(model, weights, compute)
     if divided is not None:
         weights = DividedWeights(divided)

@@ -85,15 +85,3 @@ def test_claims_are_open_where_the_report_cannot_tell(run, tmp_path) -> None:
     out = run(study, "--only", "C18")[1]
     assert "A star marks a clear difference" in out
     assert "do not overlap" not in out
-
-
-def test_a_terminal_gets_tables(run, monkeypatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "100")
-    code, out, _ = run("--paper", "--only", "C04", "--only", "C03")
-    assert code == 0
-    assert "┃" in out
-    assert "partly" in out
-    assert "+3.35 at" in out
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", out)
-    assert max(len(line) for line in plain.splitlines()) == 100

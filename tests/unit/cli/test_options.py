@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import sys
@@ -13,7 +12,6 @@ import pytest
 import torch
 import typer
 
-import biphasic
 from biphasic.api.adapt import (
     DECAY_SHARE,
     MAX_SEQLEN,
@@ -24,7 +22,6 @@ from biphasic.api.adapt import (
 )
 from biphasic.cli.main import app
 from biphasic.data.building import DEFAULT_VOCAB_SIZE
-from biphasic.export.merge import Merge
 from biphasic.tasks.kinds.registry import KINDS
 
 COMPUTING = {
@@ -167,12 +164,6 @@ def test_help_states_the_default_that_is_used(command, name, default):
     parameters = typer.main.get_command(app).commands[command].params
     text = next(option.help for option in parameters if option.name == name)
     assert re.search(rf"Default: (.* else )?{re.escape(str(default))}\b", text)
-
-
-def test_merging_has_the_defaults_of_its_settings():
-    arguments = inspect.signature(biphasic.merge_models).parameters
-    for name in ("weight", "method"):
-        assert arguments[name].default == Merge.model_fields[name].default
 
 
 def test_pretrain_passes_its_settings_on(cli, tmp_path, monkeypatch):

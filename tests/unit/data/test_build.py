@@ -12,7 +12,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from biphasic.config import parse_config
 from biphasic.data.building import build as module
-from biphasic.data.building.blend import unique_names
 from biphasic.data.building.build import (
     CorpusFolders,
     TextSample,
@@ -20,6 +19,7 @@ from biphasic.data.building.build import (
     sample_training_text,
 )
 from biphasic.data.building.config import CorpusConfig
+from biphasic.data.building.gather import unique_names
 from biphasic.data.building.selection import digest_of, split_of
 from biphasic.data.corpus import Corpus
 from biphasic.data.tokens.tokenize import ShardMaker

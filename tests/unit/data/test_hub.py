@@ -19,7 +19,7 @@ from rich.console import Console
 
 import biphasic
 from biphasic.data.text import hub as module
-from biphasic.data.text.hub import find_copy, hub_fingerprint, open_hub, resolve_revision
+from biphasic.data.text.hub import HubSplit, find_copy, resolve_revision
 from biphasic.data.text.sources import SourceConfig, read_documents
 from biphasic.errors import DataError
 from biphasic.hub import quiet
@@ -78,6 +78,14 @@ def copies(tmp_path) -> Path:
 
 def texts(table) -> list:
     return [row["text"] for row in table.read(["text"])]
+
+
+def open_hub(dataset, *, copies=None, **names):
+    return HubSplit(dataset, **names).open(copies)
+
+
+def hub_fingerprint(dataset, *, copies=None, **names):
+    return HubSplit(dataset, **names).fingerprint(copies)
 
 
 def refusal(function, *arguments, **options) -> str:

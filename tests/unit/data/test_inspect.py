@@ -154,8 +154,3 @@ def test_a_whole_corpus_is_whole_and_of_its_tokenizer(tmp_path, corpus, tokenize
     other.details = other.details.model_copy(update={"tokenizer_sha256": "0" * 64})
     with pytest.raises(DataError, match=r"not the tokenizer that .* was made with"):
         verify_tokenizer(tmp_path / "tokenizer", other)
-
-
-def test_corpora_from_before_vocabularies_were_noted(tmp_path, corpus):
-    folder = harmed(corpus, tmp_path / "c", change_details(vocab_size=None))
-    assert verify_corpus(folder).content_hash == corpus.content_hash

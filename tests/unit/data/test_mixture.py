@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biphasic.data.building.blend import fitting_quotas, largest_total, token_quotas
-from biphasic.data.building.gather import Reach
+from biphasic.data.building.gather import Reach, fitting_quotas, largest_total, token_quotas
 
 
 def reach(lengths, *, limit, positions=None, cuts=()):

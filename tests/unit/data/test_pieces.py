@@ -15,8 +15,8 @@ from tokenizers import (
     trainers,
 )
 
-from biphasic.data.tokens import pieces
-from biphasic.data.tokens.pieces import _CUT, _PATTERNS, PieceEncoder
+from biphasic.data.tokens import shards
+from biphasic.data.tokens.shards import _CUT, _PATTERNS, PieceEncoder
 from biphasic.data.tokens.tokenizer import BOS, EOS, PAD, TextTokenizer
 
 FRAGMENTS = (
@@ -130,7 +130,7 @@ def test_texts_of_mostly_new_words_stay_whole(monkeypatch):
 def test_texts_stay_whole_for_rules_that_may_not_divide_them(name, monkeypatch):
     tokenizer = trained(OTHERS[name])
     assert not tokenizes_pieces(tokenizer, monkeypatch)
-    monkeypatch.setattr(pieces, "_may_cut", lambda _: True)
+    monkeypatch.setattr(shards, "_may_cut", lambda _: True)
     texts = ["".join(np.random.default_rng(seed).choice(PARTS, 12)) for seed in range(200)]
     cut = ids(PieceEncoder(tokenizer, "<u2"), texts)
     assert cut != [tokenizer.encode(text) for text in texts]  # so they are no harmless rules
@@ -153,7 +153,7 @@ def test_texts_stay_whole_for_tokens_that_extend_over_cuts(token, monkeypatch):
     texts = ["two words", "the end.", "at last one", "a <x> b", "x.net"]
     expected = [tokenizer.encode(text) for text in texts]
     assert ids(PieceEncoder(tokenizer, "<u2"), texts) == expected
-    monkeypatch.setattr(pieces, "_may_cut", lambda _: True)
+    monkeypatch.setattr(shards, "_may_cut", lambda _: True)
     assert ids(PieceEncoder(tokenizer, "<u2"), texts) != expected
 
 
@@ -180,7 +180,7 @@ def test_texts_stay_whole_if_a_normalizer_or_special_token_changes_pieces(
         getattr(tokenizer._tokenizer, add)([token])
     expected = [tokenizer.encode(text)]
     assert ids(PieceEncoder(tokenizer, "<u2"), [text]) == expected
-    monkeypatch.setattr(pieces, "_may_cut", lambda _: True)
+    monkeypatch.setattr(shards, "_may_cut", lambda _: True)
     assert ids(PieceEncoder(tokenizer, "<u2"), [text]) != expected
 
 
@@ -198,7 +198,7 @@ def test_other_added_tokens_are_found_in_pieces(content, monkeypatch):
 
 
 def test_the_kept_pieces_are_bounded(monkeypatch):
-    monkeypatch.setattr(pieces, "_MOST_CHARACTERS", 20)
+    monkeypatch.setattr(shards, "_MOST_CHARACTERS", 20)
     tokenizer = trained(BYTES)
     encoder = PieceEncoder(tokenizer, "<u2")
     for number in range(30):

@@ -13,7 +13,7 @@ import pytest
 from biphasic.config import parse_config
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.text.source import SourceContext, SourceDocument
-from biphasic.data.text.sources import HubSource, SourceConfig, read_documents, source_origin
+from biphasic.data.text.sources import HubSplit, SourceConfig, read_documents, source_origin
 from biphasic.errors import ConfigError, DataError
 from biphasic.pydocs import documents as documentation
 from biphasic.pydocs.documents import Document
@@ -48,14 +48,14 @@ def test_the_three_sorts():
     builtin, hub, path = source("builtin:pydocs"), source("hf:a/b"), source("~/b.txt")
     assert (builtin.is_builtin, builtin.hub, builtin.path) == (True, None, None)
     assert (hub.is_builtin, hub.path) == (False, None)
-    assert hub.hub == HubSource("a/b", None, "train", None, None, streaming=True)
+    assert hub.hub == HubSplit("a/b", None, "train", None, None, streaming=True)
     assert (path.is_builtin, path.hub, path.path) == (False, None, Path.home() / "b.txt")
 
 
 def test_all_that_a_hub_source_can_say():
     text = "hf:a/b?name=sample-10BT&split=train%5B:5%5D&revision=v1&column=body&streaming=false"
     hub = source(text).hub
-    assert hub == HubSource("a/b", "sample-10BT", "train[:5]", "v1", "body", streaming=False)
+    assert hub == HubSplit("a/b", "sample-10BT", "train[:5]", "v1", "body", streaming=False)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM
 
 from biphasic import adapt, export_model, merge_models, pretrain
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
+from biphasic.export.merge import merge_tensors
 from biphasic.model.loading.build import load_encoder
 from biphasic.model.loading.hub import fetch_model
-from biphasic.model.merge import merge_tensors
 from tiny_use import write_model
 
 
@@ -108,7 +108,7 @@ def test_groups_have_weights_of_their_own(models, tmp_path):
         ({"0-99999999999": 0.1}, "give a layer as 3"),
         ({"0-1": 0.1, "1": 0.2}, r"group '1': model\.layers\.1\.\S+ is in another group, too"),
         ({"last": 0.1}, "group 'last': give a layer as 3, layers as 0-5, embeddings, or rest"),
-        ({"0": 1.2}, r"merge: groups\.0: .*less than or equal to 1"),
+        ({"0": 1.2}, r"group '0': 1\.2; give 0 to 1"),
     ],
 )
 def test_a_group_that_cannot_be_is_refused(models, tmp_path, groups, problem):
@@ -182,7 +182,7 @@ def test_the_command(models, tmp_path, cli):
     with pytest.raises(ConfigError, match=r"weight: .*give 0 to 1"):
         merge_models(*models, tmp_path / "x", weight=1.5)
     code, _, error = cli("merge", *models, "--out", tmp_path / "y", "--method", "cubic")
-    assert (code, "method: unknown value 'cubic' (known: linear, spherical)" in error) == (2, True)
+    assert (code, "method: unknown value 'cubic'; give linear or spherical" in error) == (2, True)
 
 
 def without_manifest(folder):

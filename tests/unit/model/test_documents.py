@@ -7,13 +7,13 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from biphasic.data.packing import pack_sequences
-from biphasic.model.compute import documents
 from biphasic.model.compute.attention import (
     attention_arguments,
     block_mask,
     packed_attention,
 )
-from biphasic.model.compute.kernels import cpu_kernels
+from biphasic.model.cpu import documents
+from biphasic.model.cpu.kernels import cpu_kernels
 from rounding import assert_as_exact
 
 PRECISIONS = [torch.float32, torch.bfloat16]

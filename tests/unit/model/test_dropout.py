@@ -7,8 +7,8 @@ import transformers
 from torch import nn
 
 from biphasic.data.packing import pack_sequences
-from biphasic.model.compute.dropout import dropout, speed_up_dropout
 from biphasic.model.compute.forward import hidden_states
+from biphasic.model.cpu.kernels import dropout, speed_up_dropout
 from biphasic.model.loading.build import load_encoder, load_pretrained, new_model
 from families import FAMILIES, SHARED, save_family, tiny_config
 
@@ -82,7 +82,7 @@ def test_encoders_drop_this_way(tmp_path, monkeypatch):
     )  # fmt: skip
     transformers.BertModel(config).save_pretrained(tmp_path)
     model = load_encoder(tmp_path)
-    monkeypatch.setattr("biphasic.model.compute.dropout.dropout", lambda *_: pytest.fail("our own"))
+    monkeypatch.setattr("biphasic.model.cpu.kernels.dropout", lambda *_: pytest.fail("our own"))
     layers = [module for module in model.modules() if isinstance(module, nn.Dropout)]
     assert len(layers) == 4  # embeddings, attention, and behind attention and MLP
     for layer in layers:

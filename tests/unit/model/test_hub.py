@@ -273,7 +273,7 @@ def test_an_unreachable_hub_is_distinguished_from_a_wrong_name(cache, monkeypatc
 
 def test_a_hub_that_never_answers_is_not_waited_for(cache, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("biphasic.model.loading.hub.ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("biphasic.hub.ANSWER_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(DataError, match=r"other: .* the hub cannot be reached"):

@@ -9,7 +9,7 @@ import torch
 from transformers import EuroBertForMaskedLM
 
 from biphasic.data.packing import pack_sequences
-from biphasic.model.compute import last_layer
+from biphasic.model.compute import layers
 from biphasic.model.compute.layers import recompute_activations
 from biphasic.model.loading.build import new_model
 from biphasic.objectives.supervision import Supervision
@@ -34,7 +34,7 @@ def loss_and_gradients(model, supervision=SUPERVISION):
 @pytest.fixture
 def model():
     narrow = new_model(tiny_config("eurobert"), init_seed=3)
-    last_layer.narrow_last_layer(narrow)
+    layers.narrow_last_layer(narrow)
     return narrow
 
 
@@ -49,7 +49,7 @@ def read(model):
 
 def test_loss_and_gradients_are_those_of_all_tokens(model, read, monkeypatch):
     narrow = loss_and_gradients(model)
-    monkeypatch.setattr(last_layer, "_NarrowLayer", type(None))  # no layer is one
+    monkeypatch.setattr(layers, "_NarrowLayer", type(None))  # no layer is one
     whole = loss_and_gradients(model)
     assert read == [len(PREDICTED), ROWS.input_ids.size]
     assert all(gradient is not None and gradient.abs().sum() > 0 for gradient in whole)
@@ -89,6 +89,6 @@ def test_the_model_is_transformers_own_without_predicted_tokens(model):
 
 def test_other_families_read_all_tokens():
     llama = new_model(tiny_config("llama"), init_seed=3)
-    last_layer.narrow_last_layer(llama)
-    assert not last_layer.is_narrow(llama)
+    layers.narrow_last_layer(llama)
+    assert not layers.is_narrow(llama)
     assert len(loss_and_gradients(llama)) > 1

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from biphasic.model.compute import linear, products
-from biphasic.model.compute.linear import speed_up_linear_layers
-from biphasic.model.compute.products import Products
+from biphasic.model.cpu import products
+from biphasic.model.cpu.kernels import use_own_layers
+from biphasic.model.cpu.products import Products
 from biphasic.model.loading.build import load_encoder
 from families import save_family
 from rounding import assert_as_exact
@@ -20,7 +20,7 @@ def layers(*, bias: bool, dtype: torch.dtype = torch.float32) -> tuple[nn.Sequen
         torch.manual_seed(0)
         plain = nn.Sequential(nn.Linear(48, 32, bias=bias), nn.Linear(32, 64, bias=bias)).to(dtype)
     fast = deepcopy(plain)
-    speed_up_linear_layers(fast)
+    use_own_layers(fast)
     return fast, plain, deepcopy(plain).double()
 
 
@@ -42,7 +42,7 @@ def assert_as_torch(models: tuple[nn.Sequential, ...], shape: tuple[int, ...]) -
 
 def choose(monkeypatch, forward, input_gradient, weight_gradient, *, widens_bf16=False):
     chosen = Products(forward, input_gradient, weight_gradient, widens_bf16)
-    monkeypatch.setattr(linear, "products", lambda: chosen)
+    monkeypatch.setattr(products, "products", lambda: chosen)
 
 
 @pytest.fixture

@@ -9,39 +9,21 @@ from transformers.models.eurobert.modeling_eurobert import EuroBertRMSNorm
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from biphasic.model.compute.norm import speed_up_norms
+from biphasic.model.cpu.kernels import cpu_kernels, use_own_layers
 from rounding import assert_as_exact, exactly
 
 
 @pytest.mark.parametrize("kind", [EuroBertRMSNorm, Qwen3RMSNorm])
-@pytest.mark.parametrize(
-    "shape", [(2, 40, 192), (2, 3, 40, 64), (1, 1, 8)], ids=["rows", "heads", "one token"]
-)
-def test_values_and_gradients_are_transformers_own(kind, shape, one_thread):
-    generator = torch.Generator().manual_seed(1)
-    theirs = kind(shape[-1], 1e-5)
-    nn.init.normal_(theirs.weight, generator=generator)
-    ours = nn.Sequential(deepcopy(theirs))
-    speed_up_norms(ours)
-    assert type(ours[0]) is not kind
-    drawn, gradient = (3 * torch.randn(shape, generator=generator) for _ in range(2))
-    found = []
-    for module in (theirs, ours[0]):
-        inputs = drawn.clone().transpose(0, -2).requires_grad_()  # as heads are: not contiguous
-        output = module(inputs)
-        output.backward(gradient.transpose(0, -2))
-        found.append((output, inputs.grad, module.weight.grad))
-    for expected, actual in zip(*found, strict=True):
-        assert torch.equal(expected, actual)
-
-
-def test_other_norms_and_precisions_stay_as_they_are():
-    model = nn.Sequential(GemmaRMSNorm(8), nn.LayerNorm(8), EuroBertRMSNorm(8))
-    own = deepcopy(model[2]).bfloat16()
-    speed_up_norms(model)
-    assert [type(module) for module in model[:2]] == [GemmaRMSNorm, nn.LayerNorm]
+def test_norms_with_the_code_of_llama_s_have_our_backward_pass(kind):
+    model = nn.Sequential(GemmaRMSNorm(8), kind(8), deepcopy(kind(8)).bfloat16())
+    own = deepcopy(model[2])
+    use_own_layers(model)
+    assert type(model[0]) is GemmaRMSNorm
+    assert type(model[1]) is not kind
     inputs = torch.arange(8.0).bfloat16()
-    assert torch.equal(model[2].bfloat16()(inputs), own(inputs))
+    with cpu_kernels(True):
+        assert "_ShortNorm" in type(model[1](torch.ones(8)).grad_fn).__name__
+        assert torch.equal(model[2](inputs), own(inputs))
 
 
 def test_bounds_of_rounding_are_torch_s_errors_against_fp64():

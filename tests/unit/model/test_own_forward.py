@@ -14,8 +14,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
-from biphasic.model.checks.contract import check_contract, load_checked_encoder
-from biphasic.model.checks.own_forward import probe_tokens
+from biphasic.model.checks.contract import check_contract, load_checked_encoder, probe_tokens
 from biphasic.model.compute.attention import register_attention
 from biphasic.model.compute.forward import (
     batching_of,

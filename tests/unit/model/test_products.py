@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from biphasic.model.compute import products as module
-from biphasic.model.compute.products import Products, products
+from biphasic.model.cpu import products as module
+from biphasic.model.cpu.products import Products, products
 from biphasic.training.records.environment import environment
 
 CHOSEN = Products("mkl", "onednn", "mkl", widens_bf16=False)

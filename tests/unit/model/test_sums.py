@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from biphasic.model.compute.sums import sum_in_fp32
+from biphasic.model.cpu.kernels import use_own_layers
 
 NUM_TOKENS = 16_384
 
@@ -28,7 +28,7 @@ def test_layer_norm(shape, bias, one_thread):
     inputs, gradient = torch.randn(*shape, 16).bfloat16(), torch.randn(*shape, 16) + 0.1
     theirs = nn.LayerNorm(16, bias=bias).bfloat16()
     ours = nn.Sequential(deepcopy(theirs))
-    sum_in_fp32(ours)
+    use_own_layers(ours)
     output, of_inputs, of_weights = gradients(ours, inputs, gradient)
     expected, of_their_inputs, of_their_weights = gradients(theirs, inputs, gradient)
     assert torch.equal(output, expected)
@@ -44,7 +44,7 @@ def test_few_rows(one_thread):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(2, 16), nn.Embedding(1000, 16)).bfloat16()
     words = model[1]
-    sum_in_fp32(model)
+    use_own_layers(model)
     assert type(words) is nn.Embedding
     rows, gradient = torch.zeros(NUM_TOKENS, dtype=torch.long), torch.randn(NUM_TOKENS, 16) + 0.1
     output, _, [found] = gradients(model[0], rows, gradient)
@@ -56,7 +56,7 @@ def test_few_rows(one_thread):
 def test_fp32_stays_as_it_is(one_thread):
     theirs = nn.LayerNorm(16)
     ours = nn.Sequential(deepcopy(theirs))
-    sum_in_fp32(ours)
+    use_own_layers(ours)
     inputs, gradient = torch.randn(8, 16), torch.randn(8, 16)
     for found, expected in zip(
         gradients(ours, inputs, gradient)[2], gradients(theirs, inputs, gradient)[2], strict=True

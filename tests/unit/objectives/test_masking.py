@@ -25,7 +25,7 @@ from biphasic.data.rows import Piece, RowBatch
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.errors import ConfigError
 from biphasic.objectives.diffusion import Diffusion
-from biphasic.objectives.masking import SpanConfig, select
+from biphasic.objectives.masking import select, span_lengths
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.mntp import Mntp
 from biphasic.objectives.supervision import Vocabulary
@@ -35,7 +35,7 @@ TEXTS = (
     "Größere Übungen: naïve façades, 漢字とカタカナ, 👨‍👩‍👧 and 🎉 (or हिन्दी)! ",
     (re.__doc__ or "") + (textwrap.fill.__doc__ or ""),
 )
-SELECTIONS = ["token", "word", "span", {"mean_words": 2, "longest_words": 3}]
+SELECTIONS = ["token", "word", "span"]
 
 
 @cache
@@ -130,10 +130,9 @@ def test_no_character_is_half_hidden():
 
 
 def test_spans_are_of_whole_words_and_longer():
-    spans = {"mean_words": 5, "longest_words": 10}
     runs = {}
-    for name, selection in (("word", "word"), ("span", spans)):
-        phase = mlm(selection=selection, mlm_probability=0.05)
+    for name in ("word", "span"):
+        phase = mlm(selection=name, mlm_probability=0.05)
         found = supervise(phase, long_batch(), vocabulary(), mask_seed=0)
         selected = np.zeros(long_batch().packed.input_ids.size, dtype=bool)
         selected[found.positions] = True
@@ -155,14 +154,12 @@ def test_spans_are_of_whole_words_and_longer():
 
 def test_lengths_of_spans_are_spanberts():
     draws = (np.arange(100_000) + 0.5) / 100_000
-    lengths = SpanConfig().lengths(draws)
+    lengths = span_lengths(draws)
     chances = np.array([0.2 * 0.8 ** (k - 1) for k in range(1, 11)])
     expected = chances / chances.sum()
     assert np.allclose(np.bincount(lengths)[1:] / 100_000, expected, atol=2e-5)
     # "This yields a mean span length of 3.8", section 3.1 of the paper.
     assert abs(lengths.mean() - 3.8) < 0.01
-    assert SpanConfig(mean_words=1, longest_words=1).lengths(draws).max() == 1
-    assert SpanConfig(mean_words=1, longest_words=4).lengths(draws).max() == 1
 
 
 PIECES = [Piece(0, 3, 0, 29), Piece(0, 4, 0, 30), Piece(0, 4, 30, 55), Piece(1, 3, 0, 29)]
@@ -191,7 +188,7 @@ def test_masks_do_not_depend_on_row_place_or_company(pieces, split, length, sele
 def test_a_lower_rate_selects_a_subset(selection, low, high):
     batch = text_batch([[Piece(0, 0, 0, 200)]], row_length=202)
     fewer, more = (
-        select(batch, vocabulary(), selection if isinstance(selection, str) else SpanConfig(),
+        select(batch, vocabulary(), selection,
                mlm_probability=rate, mask_seed=0)[0]
         for rate in (low, high)
     )  # fmt: skip
@@ -223,22 +220,14 @@ def test_known_words_and_spans():
         assert found.positions.tolist() == positions
 
 
-@pytest.mark.parametrize(
-    ("replacement", "mask", "random", "keep"),
-    [
-        ("bert", 0.8, 0.1, 0.1),
-        ({"mask": 0.5, "random": 0.3, "keep": 0.2}, 0.5, 0.3, 0.2),
-        ({"mask": 0.0, "random": 1.0}, 0.0, 1.0, 0.0),
-    ],
-)
-def test_shares_of_replacement(replacement, mask, random, keep):
-    phase = mlm(replacement=replacement, mlm_probability=1.0)
+def test_shares_of_replacement():
+    phase = mlm(replacement="bert", mlm_probability=1.0)
     batch = batch_of([[Piece(0, d, 0, 100)] for d in range(200)], row_length=104)
     found = supervise(phase, batch, VOCABULARY, mask_seed=0)
     shown = found.rows.input_ids.reshape(-1)[found.positions]
     hidden, kept = shown == MASK, shown == found.labels
     # One random token in 316 is the right one.
-    for is_so, share in ((hidden, mask), (kept, keep + random / 316)):
+    for is_so, share in ((hidden, 0.8), (kept, 0.1 + 0.1 / 316)):
         # Four standard deviations of a share of 20,000.
         assert abs(is_so.mean() - share) <= 4 * (share * (1 - share) / 20_000) ** 0.5
     drawn = shown[~hidden & ~kept]
@@ -309,12 +298,7 @@ def test_determinants_have_all_settings_that_affect_results():
     assert mlm(mlm_probability=0.3).determinants(0) == {**base, "mlm_probability": 0.3}
     assert mlm(selection="word").determinants(0) == {**base, "selection": "word"}
     assert mlm(selection="span").determinants(0) == {**base, "selection": spanbert}
-    assert mlm(selection=spanbert).determinants(0) == mlm(selection="span").determinants(0)
-    assert mlm(replacement={"mask": 1.0}).determinants(0) == base
-    bert = {"mask": 0.8, "random": 0.1, "keep": 0.1}
-    assert mlm(replacement=bert).determinants(0) == {**base, "replacement": "bert"}
-    other = {"mask": 0.9, "random": 0.1, "keep": 0.0}
-    assert mlm(replacement=other).determinants(0) == {**base, "replacement": other}
+    assert mlm(replacement="bert").determinants(0) == {**base, "replacement": "bert"}
 
 
 def test_mntp_predicts_the_same_tokens_one_place_before():
@@ -368,20 +352,7 @@ def test_a_batch_without_a_masked_token_is_shown_as_it_is(rare):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"selection": {"mean_words": 12}},
-            "phases.0.selection: mean_words 12 is above longest_words 10, so most spans would be "
-            "excluded; raise longest_words",
-        ),
         ({"selection": "wrd"}, "phases.0.selection: unknown value 'wrd' (did you mean 'word'?)"),
-        (
-            {"replacement": {"mask": 0.5, "random": 0.2}},
-            "phases.0.replacement: the sum of mask, random and keep is 0.7, not 1",
-        ),
-        (
-            {"replacement": {"mask": 0, "keep": 1}},
-            "phases.0.replacement: keep 1 would show every token that is to be predicted",
-        ),
         (
             {"final_mlm_probability": 0},
             "phases.0.final_mlm_probability: input should be greater than 0 (got 0)",

@@ -13,9 +13,8 @@ import biphasic
 from biphasic import estimate
 from biphasic.data.packing import pack_sequences
 from biphasic.errors import ConfigError
-from biphasic.model.compute.eurobert import speed_up_eurobert
-from biphasic.model.compute.kernels import cpu_kernels
 from biphasic.model.compute.layers import recompute_activations
+from biphasic.model.cpu.kernels import cpu_kernels
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.shape import KEPT_KEYS, PRESETS, Architecture
 from biphasic.study.plan.cost import Parameters, parameters_of, state_bytes
@@ -141,7 +140,6 @@ def stored_bytes(architecture, *, precision, recomputes, row_length):
     )
     model = new_model(config, init_seed=0).train()
     set_precision(model, precision)
-    speed_up_eurobert(model)
     if recomputes:
         recompute_activations(model)
     length = min(row_length, KEPT_KEYS)  # which needs most memory
@@ -178,7 +176,7 @@ def test_activations_are_those_that_autograd_stores(monkeypatch, precision, reco
     if not torch.backends.mkldnn.is_available():
         pytest.skip("without oneDNN, products of bf16 factors store other tensors")
     # As on a processor without bf16 instructions.
-    monkeypatch.setattr("biphasic.model.compute.linear._widens_bf16", lambda: True)
+    monkeypatch.setattr("biphasic.model.cpu.products._widens_bf16", lambda: True)
     deeper = TINY.model_copy(update={"num_layers": 3})
     real, counted = [], []
     for architecture in (TINY, deeper):

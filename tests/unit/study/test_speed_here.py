@@ -8,10 +8,10 @@ from biphasic.config import parse_config
 from biphasic.errors import StudyError
 from biphasic.evaluation import evaluate
 from biphasic.evaluation.evaluate import expected_time
-from biphasic.model.compute.products import products
+from biphasic.model.cpu.products import products
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.loading.hub import LocalModel
-from biphasic.model.shape import PRESETS
+from biphasic.model.shape import PRESETS, ModelShape
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.plan.plan import NO_CORPUS, plan_study
 from biphasic.study.sizing import estimate, speed
@@ -30,13 +30,13 @@ def test_speed_is_the_flops_of_a_pass_over_its_time(monkeypatch, one_thread, tmp
     seconds, masked = itertools.count(0.0, 0.25), []
     # Passes of fp32 take a quarter of the processor time of bf16's, the second one twice as long.
     own = itertools.accumulate((2.0, 0, 0.5, 0, 2.0, 0, 1.0), initial=0.0)
-    step_flops = speed.step_flops
+    update_flops = ModelShape.update_flops
 
-    def spy(shape, **given):
+    def spy(shape, rows, **given):
         masked.append(given["supervised_tokens"])  # as the objective chooses them
-        return step_flops(shape, **given)
+        return update_flops(shape, rows, **given)
 
-    monkeypatch.setattr(speed, "step_flops", spy)
+    monkeypatch.setattr(ModelShape, "update_flops", spy)
     monkeypatch.setattr(speed.time, "perf_counter", lambda: next(seconds))
     monkeypatch.setattr(speed.time, "process_time", lambda: next(own))
     products()  # is measured by the same clock

@@ -122,7 +122,7 @@ def test_every_number_and_objective_reads_back(peak, file):
         ],
         "shares": [1 / 3, 2 / 3],
     }
-    span = {"objective": "mlm", "mlm_probability": 0.15, "selection": {"mean_words": 2.5}}
+    span = {"objective": "mlm", "mlm_probability": 0.15, "selection": "span"}
     turns = {"objective": "alternate", "every": 20, "objectives": [{"objective": "clm"}, mix]}
     own = {
         "num_layers": 2,

@@ -204,13 +204,10 @@ def test_earlier_choices_change_no_trial():
 
 
 def test_models_and_objectives_with_one_name_get_distinct_names():
-    masks = [
-        {"replacement": {"mask": 0.9, "keep": 0.1}},
-        {"replacement": {"mask": 0.8, "keep": 0.2}},
-    ]
-    config = study(*(arm(f"a{n}", MLM | FULL | mask) for n, mask in enumerate(masks)))
+    rates = ({"mlm_probability": 0.400001}, {"mlm_probability": 0.400002})
+    config = study(*(arm(f"a{n}", MLM | FULL | rate) for n, rate in enumerate(rates)))
     names = [each.name for each in plan_tuning(config, 0.1).groups]
-    assert names == ["pico-mlm40.own", "pico-mlm40.own-2"]
+    assert names == ["pico-mlm40", "pico-mlm40-2"]
 
 
 @pytest.mark.parametrize("share", [0, -0.1, 1.01, float("nan")])

@@ -24,7 +24,7 @@ from biphasic.tasks.finetune import (
 from biphasic.tasks.kinds.questions import Answer, AnswerLearner, Question
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.records import SPLITS, ExampleTask, TaskInfo
-from biphasic.training.step.embedding_rows import ShortTable
+from biphasic.training.step.weights import ShortTable
 
 TRAINED = ("sc", "ml", "sr", "tc", "qa", "ir")
 

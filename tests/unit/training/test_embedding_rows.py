@@ -7,8 +7,8 @@ from torch import nn
 
 from biphasic.errors import ModelError
 from biphasic.training.optimizers.adamw import AdamW
-from biphasic.training.step.embedding_rows import short_table
-from biphasic.training.step.optimizer import MasterWeights, Optimizer
+from biphasic.training.step.optimizer import Optimizer
+from biphasic.training.step.weights import MasterWeights, short_table
 
 READ = np.array([2, 5, 11, 19])
 PADDING = 1

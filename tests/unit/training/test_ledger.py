@@ -5,7 +5,6 @@ import numpy as np
 from biphasic.data.packing import lay_out
 from biphasic.data.rows import Piece, RowBatch
 from biphasic.model.shape import Architecture, architecture_shape
-from biphasic.training.ledger import step_flops
 
 TINY = Architecture(
     num_layers=2, hidden_size=8, intermediate_size=12, num_heads=4, num_key_value_heads=2
@@ -28,7 +27,7 @@ def batch_of(*lengths: int, row_length: int, starts: tuple[int, ...] = ()) -> Ro
 def flops(batch: RowBatch, *, causal: bool, supervised: int = 5, layers: int = 2) -> int:
     architecture = TINY.model_copy(update={"num_layers": layers})
     shape = architecture_shape(architecture, vocab_size=10)
-    return step_flops(shape, rows=batch.packed, supervised_tokens=supervised, causal=causal)
+    return shape.update_flops(batch.packed, supervised_tokens=supervised, causal=causal)
 
 
 def test_by_hand():

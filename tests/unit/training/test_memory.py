@@ -75,7 +75,7 @@ def test_creeping_growth_stays_bounded_by_the_need():
 def test_where_little_is_free_nothing_unused_is_kept():
     process, bound = bounded(in_use=20, settling_calls=1)
     free = iter([25, 15, 15, 15])
-    bound._free_bytes = lambda: next(free)
+    bound.free_bytes = lambda: next(free)
     process.held = 20
     assert bound.check() == 0  # the need is unknown, and 25 are free
     assert bound.check() == 0  # releases: 20 may be unused, and 15 are free
@@ -114,7 +114,7 @@ def test_tuned_memory_is_kept_and_then_given_back():
             del arrays
             kept = memory.private_bytes()
             bound = memory._process_bound()
-            bound._floor_bytes = 128 * 2**20
+            bound.floor_bytes = 128 * 2**20
             print(kept, memory.release_excess(), memory.private_bytes())
         """).split(),
     )

@@ -9,8 +9,8 @@ from transformers import AutoConfig, AutoModel
 
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
-from biphasic.model.compute import linear
-from biphasic.model.compute.products import Products
+from biphasic.model.cpu import products
+from biphasic.model.cpu.products import Products
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.loading.hub import fetch_model
 from biphasic.model.shape import PRESETS
@@ -19,11 +19,11 @@ from biphasic.training.optimizers.muon import Muon
 from biphasic.training.optimizers.orthogonal import orthogonal_factors
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.optimizer import (
-    MasterWeights,
     Optimizer,
     layer_matrices,
     set_precision,
 )
+from biphasic.training.step.weights import MasterWeights
 from families import FAMILIES, SHARED, save_family, tiny_config
 
 SETTINGS = Muon(name="muon")
@@ -98,7 +98,7 @@ def largest_differences(*, num_steps: int, settings: Muon) -> dict[str, float]:
 @pytest.mark.parametrize("settings", [SETTINGS, Muon(name="muon", momentum=0.5, weight_decay=0.3)])
 def test_fp32_equals_torchs_muon_and_adamw(settings, library, monkeypatch):
     chosen = Products(library, library, library, widens_bf16=False)
-    monkeypatch.setattr(linear, "products", lambda: chosen)
+    monkeypatch.setattr(products, "products", lambda: chosen)
     # torch computes in bf16 always.
     monkeypatch.setattr(torch.Tensor, "bfloat16", lambda self: self.clone())
     differences = largest_differences(num_steps=4, settings=settings)

@@ -11,7 +11,6 @@ from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.muon import Muon
 from biphasic.training.optimizers.optimizer import OptimizerConfig
 from biphasic.training.step.optimizer import (
-    MasterWeights,
     Optimizer,
     freeze,
     frozen_names,
@@ -19,6 +18,7 @@ from biphasic.training.step.optimizer import (
     set_head_precision,
     set_precision,
 )
+from biphasic.training.step.weights import MasterWeights
 
 SETTINGS = AdamW()
 MOMENTS = {"adamw": {"exp_avg", "exp_avg_sq", "step"}}

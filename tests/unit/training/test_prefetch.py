@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from biphasic.training.background import prefetched
+from biphasic.training.loop import prefetched
 
 
 class Killed(BaseException):

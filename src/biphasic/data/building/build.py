@@ -24,9 +24,15 @@ from typing import Any
 
 from biphasic.amounts import size
 from biphasic.data.building import DEFAULT_VOCAB_SIZE
-from biphasic.data.building.blend import Blend, Report, token_quotas
 from biphasic.data.building.config import CorpusConfig
-from biphasic.data.building.gather import MOST_BYTES_PER_TOKEN, SPLITS, Gathered
+from biphasic.data.building.gather import (
+    MOST_BYTES_PER_TOKEN,
+    SPLITS,
+    Blend,
+    Gathered,
+    Report,
+    token_quotas,
+)
 from biphasic.data.building.mask_token import (
     count_special_tokens,
     refuse_if_present,

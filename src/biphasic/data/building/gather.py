@@ -6,28 +6,37 @@ read; the end is found by counting shards in order, and everything beyond is dis
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import count
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
 
+from biphasic.amounts import duration, size
+from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.selection import CorpusSplit, Reason, Selection
 from biphasic.data.text.files import SourceDocument
+from biphasic.data.text.sources import read_documents
 from biphasic.data.tokens.shards import (
     CHARACTERS,
     INDEX,
     LENGTHS,
-    BatchBuilder,
+    Block,
     ShardContent,
     read_shard,
 )
 from biphasic.data.tokens.tokenize import ShardMaker
 from biphasic.errors import DataError
+from biphasic.progress import progress_bar
 
 SPLITS: tuple[CorpusSplit, ...] = get_args(CorpusSplit)
 REASONS: tuple[Reason, ...] = get_args(Reason)
@@ -37,8 +46,6 @@ MOST_BYTES_PER_TOKEN = 8
 # license; whether it holds a NUL character; and the selection's counts of remembered and skipped
 # texts, as the source may end here.
 POSITION, _LICENSE, _NUL, _MARK, _LEFT_OUT = range(5)
-
-Watch = Callable[[int, int], None]  # counts a shard: bytes of its text, and tokens
 
 
 class Reach:
@@ -156,36 +163,27 @@ class Gathered:
 class Gathering:
     """Reads one source into shards; `read` may return before they are made, `finish` waits."""
 
-    def __init__(
-        self,
-        name: str,
-        documents: Iterable[SourceDocument],
-        *,
-        selection: Selection,
-        maker: ShardMaker,
-        reach: Reach,
-        prefix: str,
-        block_bytes: int,
-        watch: Watch,
-    ) -> None:
-        self._name, self._prefix, self._documents = name, prefix, documents
-        self._selection, self._maker, self._watch = selection, maker, watch
-        self._builders = {split: BatchBuilder(block_bytes) for split in SPLITS}
+    def __init__(self, blend: Blend, source: int, reach: Reach) -> None:
+        self._blend, self._selection, self._name = blend, blend.selection, blend.names[source]
+        self._source = blend.config.sources[source]
+        self._blocks = {split: Block() for split in SPLITS}
         self._licenses: dict[str, int] = {}
         self._shards: dict[CorpusSplit, list[Path]] = {split: [] for split in SPLITS}
         self._orders: deque[tuple[CorpusSplit, int, Future[Path]]] = deque()
         self._bytes_read = 0  # of text in all shards, also unfinished ones
         self.reach = reach  # by the shards counted so far
-        self._left_out_before = Counter(selection.left_out)
+        self._left_out_before = Counter(self._selection.left_out)
 
     def read(self) -> None:
         """Read the source to its end, or until its limit is filled."""
-        selected = self._selection.select(self._documents)
+        prefix = f"{self._name}:" if len(self._blend.names) > 1 else ""
+        documents = read_documents(self._source, self._blend.config.context)
+        selected = self._selection.select(documents)
         for position, (document, split) in enumerate(selected):
-            builder = self._builders[split]
+            block = self._blocks[split]
             notes = self._notes(position, document)
-            builder.add(self._prefix + document.id, document.text, notes)
-            if builder.is_full:
+            block.add(prefix + document.id, document.text, notes)
+            if block.num_bytes >= self._blend.block_bytes:
                 self._order(split)
                 self.count_finished(wait=self._fills_limit)
                 if self.reach.stop is not None:
@@ -226,7 +224,7 @@ class Gathering:
             shard = future.result()
             index = _read_index(shard)
             self._shards[split].append(shard)
-            self._watch(text_bytes, int(index[:, LENGTHS].sum()))
+            self._blend.count(text_bytes, int(index[:, LENGTHS].sum()))
             if split == "train":
                 self.reach.extend(index)
 
@@ -239,13 +237,13 @@ class Gathering:
         return (position, license_number, has_nul, mark, *counts)
 
     def _order(self, split: CorpusSplit) -> None:
-        if block := self._builders[split].take():
+        block, self._blocks[split] = self._blocks[split], Block()
+        if block.documents:
             number = len(self._shards[split]) + sum(order[0] == split for order in self._orders)
             label = f"{self._name}, shard {number} of {split}"
-            future = self._maker.make(block, label=label)
-            text_bytes = int(block.sizes[:, 1].sum())
-            self._bytes_read += text_bytes
-            self._orders.append((split, text_bytes, future))
+            future = self._blend.maker.make(block, label=label)
+            self._bytes_read += block.num_bytes
+            self._orders.append((split, block.num_bytes, future))
 
 
 def _too_little(name: str, reach: Reach, *, remedy: str) -> str:
@@ -257,3 +255,176 @@ def _too_little(name: str, reach: Reach, *, remedy: str) -> str:
 
 def _read_index(shard: Path) -> NDArray[np.int64]:
     return np.load(shard / INDEX, mmap_mode="r")
+
+
+_LEAST_BLOCK_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class BuildProgress:
+    """Progress of tokenization, both splits together."""
+
+    text_bytes: int  # of the text tokenized, in UTF-8
+    tokens: int
+    total_tokens: int | None
+    num_found: int  # shards found from an interrupted build
+    seconds: float  # since tokenization started
+
+    def rates(self) -> str:
+        """Format the amount of text tokenized, the time and the rates."""
+        if self.num_found:  # These took no time, so there is no rate.
+            return f"{self.num_found} shards reused from an interrupted build"
+        seconds = max(self.seconds, 1e-9)
+        return (
+            f"{size(self.text_bytes)} tokenised in {duration(seconds)}: "
+            f"{size(self.text_bytes / seconds)}/s, "
+            f"{self.tokens / seconds:,.0f} tokens/s"
+        )
+
+
+Report = Callable[[BuildProgress], None]
+
+
+class Blend:
+    """Tokenizes a corpus's sources."""
+
+    def __init__(
+        self,
+        config: CorpusConfig,
+        work: Path,
+        tokenizer_folder: Path,
+        *,
+        block_bytes: int,
+        is_in_task: Callable[[str], bool],
+    ) -> None:
+        self.config, self._work, self._tokenizer_folder = config, work, tokenizer_folder
+        self._is_in_task = is_in_task
+        self.names = unique_names([source.short_name for source in config.sources])
+        self._shares = [source.share for source in config.sources if source.share is not None]
+        self.block_bytes = block_bytes
+        if config.max_tokens is not None:
+            # Avoids reading much more than needed of a large or remote source.
+            needed = config.max_tokens * MOST_BYTES_PER_TOKEN // 2
+            self.block_bytes = min(block_bytes, max(needed, _LEAST_BLOCK_BYTES))
+
+    def gather(self, *, num_workers: int, report: Report | None = None) -> list[Gathered]:
+        """Read and tokenize the sources, as far as each belongs to the corpus."""
+        config = self.config
+        with (
+            Selection(config, self._work, self._is_in_task) as self.selection,
+            ShardMaker(
+                self._work / "shards", self._tokenizer_folder, num_workers=num_workers
+            ) as self.maker,
+        ):
+            self._report, self._began = report, time.monotonic()
+            self._text_bytes = self._tokens = 0
+            if not self._shares:
+                return self._one_after_another()
+            if config.max_tokens is None:
+                gathered = self._everything()
+                available = [source.reach().tokens for source in gathered]
+                if 0 in available:
+                    name = self.names[available.index(0)]
+                    raise DataError(f"{name}: has no training document to mix")
+                quotas = fitting_quotas(self._shares, available)
+                for source, quota in zip(gathered, quotas, strict=True):
+                    source.end_within(quota)
+                return gathered
+            return self._mixture(config.max_tokens)
+
+    def _one_after_another(self) -> list[Gathered]:
+        tokens, documents = self.config.max_tokens, self.config.max_documents
+        if tokens is None and documents is None:
+            return self._everything()
+        gathered: list[Gathered] = []
+        for source in range(len(self.names)):
+            reading = self._read(source, Reach(tokens, documents))
+            reading.count_finished(wait=True)
+            if reading.fits_nothing and tokens != self.config.max_tokens:
+                break  # Earlier sources have filled the limit, except for a remainder.
+            gathered.append(reading.finish())
+            if gathered[-1].stop is not None:
+                break
+            tokens = None if tokens is None else tokens - reading.reach.tokens
+            documents = None if documents is None else documents - reading.reach.documents
+        return gathered
+
+    def _everything(self) -> list[Gathered]:
+        # Without a limit, read the next source while the last shards are made.
+        readings: list[Gathering] = []
+        for source in range(len(self.names)):
+            readings.append(self._read(source, Reach()))
+            for reading in readings:
+                reading.count_finished()
+        return [reading.finish() for reading in readings]
+
+    def _mixture(self, total: int) -> list[Gathered]:
+        gathered: list[Gathered] = []
+        for source, quota in enumerate(token_quotas(self._shares, total)):
+            reading = self._read(source, Reach(quota))
+            gathered.append(reading.finish())
+            if gathered[-1].stop is None:
+                tokens = reading.reach.tokens
+                raise DataError(
+                    f"{self.names[source]}: has {tokens:,} tokens, but its share of max_tokens "
+                    f"is {quota:,}; max_tokens {largest_total(self._shares, source, tokens)} "
+                    "would fit"
+                )
+        return gathered
+
+    def _read(self, source: int, reach: Reach) -> Gathering:
+        reading = Gathering(self, source, reach)
+        reading.read()
+        return reading
+
+    def count(self, text_bytes: int, tokens: int) -> None:
+        """Add a finished shard, and report the sums."""
+        self._text_bytes += text_bytes
+        self._tokens += tokens
+        if self._report:
+            progress = BuildProgress(
+                text_bytes=self._text_bytes,
+                tokens=self._tokens,
+                total_tokens=self.config.max_tokens,
+                num_found=self.maker.num_found,
+                seconds=time.monotonic() - self._began,
+            )
+            self._report(progress)
+
+
+def token_quotas(shares: Sequence[float], total: int) -> list[int]:
+    """Divide a number of tokens by shares, rounded down."""
+    exact = [Fraction(share) for share in shares]
+    return [int(share * total / sum(exact)) for share in exact]
+
+
+def fitting_quotas(shares: Sequence[float], available: Sequence[int]) -> list[int]:
+    """Return the largest quotas in the ratio of the shares that the sources can fill."""
+    exact = [Fraction(share) for share in shares]
+    unit = min(tokens / share for tokens, share in zip(available, exact, strict=True))
+    return [int(share * unit) for share in exact]
+
+
+def largest_total(shares: Sequence[float], source: int, tokens: int) -> int:
+    """Return the largest total for which a source can fill its share."""
+    exact = [Fraction(share) for share in shares]
+    return int(tokens * sum(exact) / exact[source])
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Number equal names (`a#1`, `a#2`), skipping names that already exist."""
+    unique: list[str] = []
+    for name in names:
+        numbered = (f"{name}#{number}" for number in count(1))
+        free = (other for other in numbered if other not in names and other not in unique)
+        unique.append(name if names.count(name) == 1 else next(free))
+    return unique
+
+
+@contextmanager
+def build_bar(console: Console) -> Iterator[Report]:
+    """Show the progress of a build; yield its progress callback."""
+    with progress_bar(console, "building the corpus", unit="tokens") as report:
+        yield lambda progress: report(
+            progress.tokens, progress.total_tokens, size(progress.text_bytes)
+        )

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from biphasic.data.building.blend import unique_names
 from biphasic.data.building.build import RECORD, CorpusFolders, building, read_record
+from biphasic.data.building.gather import unique_names
 from biphasic.data.building.verify import verify_tokenizer
 from biphasic.data.corpus import Corpus, assemble_corpus
 from biphasic.data.tokens.shards import ShardContent

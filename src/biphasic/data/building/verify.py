@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from biphasic.data.building.build import CorpusFolders, read_record
 from biphasic.data.corpus import DETAILS, REMEDY, Corpus, content_hash_of, token_blocks
 from biphasic.data.tokens.tokenizer import TextTokenizer
@@ -38,7 +36,7 @@ def _contradictions(corpus: Corpus) -> Iterator[tuple[Path, str]]:
         if len(tokens) != num_tokens:
             yield file, f"has {len(tokens)} tokens, but its documents {num_tokens}"
         largest = max((int(block.max()) for _, block in token_blocks(tokens)), default=-1)
-        if largest >= (details.vocab_size or np.inf):
+        if largest >= details.vocab_size:
             yield file, f"has the token {largest}, beyond the vocabulary"
     if content_hash_of(corpus) != corpus.content_hash:
         yield folder / DETAILS, "its content hash does not match the tokens"

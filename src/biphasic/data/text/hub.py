@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import datasets
     import pyarrow as pa
 
+Resolve = Callable[[str, str | None], str]  # of a dataset and a revision, the commit
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _ROWS_AT_ONCE = 256
 # By default the words "NA", "None", "nan", "null" and others are missing values, too.
@@ -72,49 +73,117 @@ def _values(table: pa.Table) -> list[dict[str, Any]]:
     return [row | features.decode_example({name: row[name] for name in encoded}) for row in rows]
 
 
-def open_hub(
-    dataset: str,
-    *,
-    config: str | None = None,
-    split: str = "train",
-    revision: str | None = None,
-    streaming: bool = False,
-    copies: Path | None = None,
-    texts: Sequence[str] = (),
-) -> HubTable:
-    """Open one split of a dataset.
+@dataclass(frozen=True, slots=True)
+class HubSplit:
+    """One split of a dataset, on the hub or in a local copy.
 
-    Without streaming, `split` may also be a slice such as `train[:1000]`; with it, rows are read
-    over the network on demand. By default the newest `revision` (branch, tag or commit) is read.
-    `copies` has local copies as `owner/name/`, used instead of the hub; they have no revisions.
-    `texts` are columns of texts beside those with usual names.
+    `copies` are a folder with local copies as `owner/name/`, used instead of the hub; they have no
+    revisions.
     """
-    local, origin = _locate(dataset, config=config, split=split, revision=revision, copies=copies)
-    place, commit = str(local or dataset), origin["revision"]
-    import datasets  # noqa: PLC0415
 
-    try:
-        with quiet():
-            found = {
-                "path": place,
-                "name": config,
-                "revision": commit,
-                "cache_dir": _cache_of(local) if local else None,
-            }
-            csv: dict[str, Any] = {}
-            if _is_csv(datasets.load_dataset_builder(**found)):
-                csv = {**_CSV, "converters": dict.fromkeys((*_TEXTS, *texts), _as_written)}
-            rows = datasets.load_dataset(**found, split=split, streaming=streaming, **csv)
-    except ValueError as error:
-        # The library's messages about wrong names are long, so look up the names ourselves.
-        names = {"config": config, "split": split, "commit": commit}
-        reason = _wrong_name(place, **names, streaming=streaming) or one_line(error)
-        raise DataError(f"{describe(origin)}: {reason}") from None
-    except StopIteration:  # of the library, which looks for the first row
-        raise DataError(f"{describe(origin)}: its files have no rows") from None
-    except library_errors() as error:
-        raise DataError(f"{describe(origin)}: {explain(error)}") from None
-    return HubTable(rows=rows, origin=origin)
+    dataset: str  # hub id, or path of a local folder in the hub's layout
+    config: str | None = None
+    split: str = "train"
+    revision: str | None = None  # branch, tag or commit; the newest by default
+    column: str | None = None
+    streaming: bool = False  # whether rows are read over the network on demand
+
+    def pinned(self, copies: Path | None, resolve: Resolve) -> HubSplit:
+        """Return the split at the commit that the hub has now, unless there is a local copy."""
+        if find_copy(self.dataset, copies):
+            return self
+        return replace(self, revision=resolve(self.dataset, self.revision))
+
+    def open(self, copies: Path | None = None, *, texts: Sequence[str] = ()) -> HubTable:
+        """Open the split, which may also be a slice such as `train[:1000]` without streaming.
+
+        `texts` are columns of texts beside those with usual names.
+        """
+        local, origin = self._locate(copies)
+        place, commit = str(local or self.dataset), origin["revision"]
+        import datasets  # noqa: PLC0415
+
+        try:
+            with quiet():
+                found = {
+                    "path": place,
+                    "name": self.config,
+                    "revision": commit,
+                    "cache_dir": _cache_of(local) if local else None,
+                }
+                csv: dict[str, Any] = {}
+                if _is_csv(datasets.load_dataset_builder(**found)):
+                    csv = {**_CSV, "converters": dict.fromkeys((*_TEXTS, *texts), _as_written)}
+                rows = datasets.load_dataset(
+                    **found, split=self.split, streaming=self.streaming, **csv
+                )
+        except ValueError as error:
+            # The library's messages about wrong names are long, so look up the names ourselves.
+            reason = self._wrong_name(place, commit) or one_line(error)
+            raise DataError(f"{describe(origin)}: {reason}") from None
+        except StopIteration:  # of the library, which looks for the first row
+            raise DataError(f"{describe(origin)}: its files have no rows") from None
+        except library_errors() as error:
+            raise DataError(f"{describe(origin)}: {explain(error)}") from None
+        return HubTable(rows=rows, origin=origin)
+
+    def config_names(self, copies: Path | None = None) -> tuple[list[str], str | None]:
+        """Return the dataset's configurations in order, and the commit; None for a local copy."""
+        local, origin = self._locate(copies)
+        place, commit = str(local or self.dataset), origin["revision"]
+        import datasets  # noqa: PLC0415
+
+        try:
+            with quiet():
+                names = datasets.get_dataset_config_names(place, revision=commit)
+        except (*library_errors(), ValueError) as error:
+            raise DataError(f"hf:{self.dataset}: {explain(error)}") from None
+        return sorted(names), commit
+
+    def fingerprint(self, copies: Path | None = None) -> dict[str, Any]:
+        """Return what determines its rows: the commit on the hub, or a local copy's files."""
+        local, origin = self._locate(copies)
+        return {**origin, "files": _copy_fingerprint(local)} if local else origin
+
+    def _locate(self, copies: Path | None) -> tuple[Path | None, dict[str, Any]]:
+        """Return the folder of a local copy, if there is one, and the origin of the split."""
+        local, name = find_copy(self.dataset, copies), self.dataset
+        if local and self.revision:
+            raise DataError(
+                f"hf:{name}: the local copy has no revision '{self.revision}'; omit the revision, "
+                "or the copy"
+            )
+        # Folders are named without their path: the same copy elsewhere is the same data.
+        if local and expanded(name) == local:
+            name = local.resolve().name
+        commit = None if local else resolve_revision(name, self.revision)
+        named = {"dataset": name, "config": self.config, "split": self.split, "revision": commit}
+        if local is None:
+            return None, named
+        # The library takes a bare `json` or `csv` for a format, and reads the working folder.
+        return local.absolute(), {**named, "local": True}
+
+    def _wrong_name(self, place: str, commit: str | None) -> str:
+        """Return a message about a missing config or split; empty if neither is missing."""
+        import datasets  # noqa: PLC0415
+
+        try:
+            with quiet():
+                configs = datasets.get_dataset_config_names(place, revision=commit)
+                if self.config is None and len(configs) > 1:
+                    default = datasets.get_dataset_default_config_name(place, revision=commit)
+                    if default is None:
+                        return f"several configs; choose one of {', '.join(sorted(configs))}"
+                elif self.config is not None and self.config not in configs:
+                    return f"no config '{self.config}'{nearest(self.config, configs)}"
+                splits = datasets.get_dataset_split_names(place, self.config, revision=commit)
+        except (*library_errors(), ValueError):
+            return ""  # the original error is more specific
+        name = self.split.partition("[")[0]
+        if name not in splits:
+            return f"no split '{name}'{nearest(name, splits)}"
+        is_slice = self.streaming and name != self.split
+        return "a slice of a split cannot be streamed" if is_slice else ""
 
 
 def _as_written(cell: str) -> str | None:
@@ -127,36 +196,6 @@ def _is_csv(builder: datasets.DatasetBuilder) -> bool:
     return isinstance(builder, Csv)
 
 
-def config_names(
-    dataset: str, *, revision: str | None = None, copies: Path | None = None
-) -> tuple[list[str], str | None]:
-    """Return the configurations of a dataset in order, and the commit; None for a local copy."""
-    local, origin = _locate(dataset, config=None, split="", revision=revision, copies=copies)
-    import datasets  # noqa: PLC0415
-
-    try:
-        with quiet():
-            names = datasets.get_dataset_config_names(
-                str(local or dataset), revision=origin["revision"]
-            )
-    except (*library_errors(), ValueError) as error:
-        raise DataError(f"hf:{dataset}: {explain(error)}") from None
-    return sorted(names), origin["revision"]
-
-
-def hub_fingerprint(
-    dataset: str,
-    *,
-    config: str | None = None,
-    split: str = "train",
-    revision: str | None = None,
-    copies: Path | None = None,
-) -> dict[str, Any]:
-    """Return what determines a split's rows: the commit on the hub, or a local copy's files."""
-    local, origin = _locate(dataset, config=config, split=split, revision=revision, copies=copies)
-    return {**origin, "files": _copy_fingerprint(local)} if local else origin
-
-
 def find_copy(dataset: str, copies: Path | None) -> Path | None:
     """Return the local folder of a dataset, or None to use the hub."""
     folder = expanded(dataset)
@@ -167,27 +206,6 @@ def find_copy(dataset: str, copies: Path | None) -> Path | None:
         raise DataError(f"{copies}: no such folder (local copies, for hf:{dataset})")
     copy = copies / dataset if copies else None
     return copy if copy and copy.is_dir() else None
-
-
-def _locate(
-    dataset: str, *, config: str | None, split: str, revision: str | None, copies: Path | None
-) -> tuple[Path | None, dict[str, Any]]:
-    """Return the folder of a local copy, which has no revisions, and the origin of a split."""
-    local, name = find_copy(dataset, copies), dataset
-    if local and revision:
-        raise DataError(
-            f"hf:{dataset}: the local copy has no revision '{revision}'; omit the revision, "
-            "or the copy"
-        )
-    # Folders are named without their path: the same copy elsewhere is the same data.
-    if local and expanded(dataset) == local:
-        name = local.resolve().name
-    commit = None if local else resolve_revision(dataset, revision)
-    origin: dict[str, Any] = {"dataset": name, "config": config, "split": split, "revision": commit}
-    if local is None:
-        return None, origin
-    # The library takes a bare `json` or `csv` for a format, and reads the working folder.
-    return local.absolute(), {**origin, "local": True}
 
 
 def _cache_of(local: Path) -> str:
@@ -226,27 +244,3 @@ def describe(origin: dict[str, Any]) -> str:
     """Return a table's name for messages: `hf:owner/name, config a, split train`."""
     config = f", config {origin['config']}" if origin["config"] else ""
     return f"hf:{origin['dataset']}{config}, split {origin['split']}"
-
-
-def _wrong_name(
-    place: str, *, config: str | None, split: str, commit: str | None, streaming: bool
-) -> str:
-    """Return a message about a missing config or split; empty if neither is missing."""
-    import datasets  # noqa: PLC0415
-
-    try:
-        with quiet():
-            configs = datasets.get_dataset_config_names(place, revision=commit)
-            if config is None and len(configs) > 1:
-                default = datasets.get_dataset_default_config_name(place, revision=commit)
-                if default is None:
-                    return f"several configs; choose one of {', '.join(sorted(configs))}"
-            elif config is not None and config not in configs:
-                return f"no config '{config}'{nearest(config, configs)}"
-            splits = datasets.get_dataset_split_names(place, config, revision=commit)
-    except (*library_errors(), ValueError):
-        return ""  # the original error is more specific
-    name = split.partition("[")[0]
-    if name not in splits:
-        return f"no split '{name}'{nearest(name, splits)}"
-    return "a slice of a split cannot be streamed" if streaming and name != split else ""

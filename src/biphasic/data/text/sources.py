@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -20,7 +20,7 @@ from biphasic.data.text.files import (
     find_text_files,
     read_text_files,
 )
-from biphasic.data.text.hub import HubTable, find_copy, hub_fingerprint, open_hub, resolve_revision
+from biphasic.data.text.hub import HubSplit, Resolve, find_copy, resolve_revision
 from biphasic.data.text.source import SourceContext, TextSource
 from biphasic.errors import DataError, reading
 from biphasic.files import canonical_json, expanded, is_folder, json_value, read_json_object
@@ -28,43 +28,12 @@ from biphasic.plugins import accepting, code_of
 from biphasic.store import PAIRS
 
 BUILTIN = "builtin:pydocs"
-Resolve = Callable[[str, str | None], str]  # of a dataset and a revision, the commit
 _HUB = "hf:"
 _ALONE = SourceContext()
 _SPLITS = (None, "train", "heldout")
 _TRUTH = {"true": True, "false": False}
 _PAIRS = "pairs.json"  # of a folder of `biphasic pairs build`
 _DOCUMENTATION = "biphasic.pydocs.documents:Documentation"
-
-
-@dataclass(frozen=True, slots=True)
-class HubSource:
-    """A hub dataset, written as `hf:ID?name=CONFIG&split=SPLIT...`."""
-
-    dataset: str  # hub id, or path of a local folder in the hub's layout
-    config: str | None
-    split: str
-    revision: str | None
-    column: str | None
-    streaming: bool
-
-    def pinned(self, copies: Path | None, resolve: Resolve) -> HubSource:
-        """Return the dataset at the commit that the hub has now, unless there is a local copy."""
-        if find_copy(self.dataset, copies):
-            return self
-        return replace(self, revision=resolve(self.dataset, self.revision))
-
-    def open(self, copies: Path | None, *, texts: Sequence[str] = ()) -> HubTable:
-        """Open the split, from a local copy if there is one."""
-        return open_hub(
-            self.dataset, config=self.config, split=self.split, revision=self.revision,
-            streaming=self.streaming, copies=copies, texts=texts,
-        )  # fmt: skip
-
-    def fingerprint(self, copies: Path | None) -> dict[str, Any]:
-        """Return what determines its rows."""
-        names = {"config": self.config, "split": self.split, "revision": self.revision}
-        return hub_fingerprint(self.dataset, **names, copies=copies)
 
 
 def _texts_of_pairs(folder: Path) -> Iterator[SourceDocument]:
@@ -109,7 +78,7 @@ class SourceConfig(TextSource):
         return self.source == BUILTIN
 
     @property
-    def hub(self) -> HubSource | None:
+    def hub(self) -> HubSplit | None:
         """The dataset; None for other sources."""
         return parse_hub(self.source) if self.source.startswith(_HUB) else None
 
@@ -199,7 +168,7 @@ else:
 """Settings of a source of ours or of a plugin; a plain string is shorthand for `source`."""
 
 
-def parse_hub(source: str) -> HubSource:
+def parse_hub(source: str) -> HubSplit:
     """Parse `hf:ID?name=CONFIG&split=SPLIT&revision=REVISION&column=COLUMN&streaming=false`."""
     dataset, _, query = source.removeprefix(_HUB).partition("?")
     known = ("name", "split", "revision", "column", "streaming")
@@ -216,7 +185,7 @@ def parse_hub(source: str) -> HubSource:
     streaming = given.get("streaming", "true")
     if streaming not in _TRUTH:
         raise ValueError(f"'{source}': streaming must be true or false, not '{streaming}'")
-    return HubSource(
+    return HubSplit(
         dataset=dataset,
         config=given.get("name"),
         split=given.get("split", "train"),

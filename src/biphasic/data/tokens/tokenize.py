@@ -20,7 +20,7 @@ from pathlib import Path
 from queue import LifoQueue, SimpleQueue
 
 from biphasic.child import Child, messages
-from biphasic.data.tokens.shards import DocumentBatch, write_shard
+from biphasic.data.tokens.shards import Block, write_shard
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import (
     BiphasicError,
@@ -66,7 +66,7 @@ class ShardMaker:
             self._idle.put(worker)
         self._threads = ThreadPoolExecutor(num_workers)
 
-    def make(self, block: DocumentBatch, *, label: str) -> Future[Path]:
+    def make(self, block: Block, *, label: str) -> Future[Path]:
         """Request a shard, once there is room; return its folder, or a DataError, as a future."""
         folder = self._folder / block.key(self.tokenizer_sha256)
         is_found = _is_whole(folder)
@@ -93,7 +93,7 @@ class ShardMaker:
         for worker in self._workers:
             worker.close()
 
-    def _make_elsewhere(self, folder: Path, block: DocumentBatch, label: str) -> Path:
+    def _make_elsewhere(self, folder: Path, block: Block, label: str) -> Path:
         worker = self._idle.get()
         try:
             if problem := worker.write(folder, block, label):
@@ -110,7 +110,7 @@ class _Worker(Child):
         module, folder = "biphasic.data.tokens.tokenize", str(tokenizer_folder.resolve())
         super().__init__([sys.executable, "-m", module, folder], log=log, environment=_ONE_THREAD)
 
-    def write(self, folder: Path, block: DocumentBatch, label: str) -> str | None:
+    def write(self, folder: Path, block: Block, label: str) -> str | None:
         """Write a shard, or return why its documents or its folder prevent it."""
         if (pipes := self.started()) is None:
             raise StoppedError("not made because the build was stopped", about=label)
@@ -146,7 +146,7 @@ def main() -> None:
     """Be a worker: read pickled pairs of a folder and a block, write shards, answer in JSON."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # output of libraries goes to the log
-    requests: SimpleQueue[tuple[Path, DocumentBatch]] = SimpleQueue()
+    requests: SimpleQueue[tuple[Path, Block]] = SimpleQueue()
     threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
     tokenizer = TextTokenizer.load(Path(sys.argv[1]))
     while True:
@@ -154,7 +154,7 @@ def main() -> None:
         answers.flush()
 
 
-def _read_requests(requests: SimpleQueue[tuple[Path, DocumentBatch]]) -> None:
+def _read_requests(requests: SimpleQueue[tuple[Path, Block]]) -> None:
     """Queue requests; exit immediately at the end of input, even while writing a shard."""
     try:
         while True:
@@ -168,7 +168,7 @@ def _read_requests(requests: SimpleQueue[tuple[Path, DocumentBatch]]) -> None:
         os._exit(0)
 
 
-def _serve(folder: Path, block: DocumentBatch, tokenizer: TextTokenizer) -> dict[str, str | None]:
+def _serve(folder: Path, block: Block, tokenizer: TextTokenizer) -> dict[str, str | None]:
     try:
         write_shard(folder, block, tokenizer)
     except (BiphasicError, OSError) as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -25,7 +24,7 @@ from biphasic.files import (
     read_json_object,
     refuse_file,
 )
-from biphasic.hub import ANSWER_SECONDS, explain, library_errors, quiet
+from biphasic.hub import fetch_files
 from biphasic.shown import Shown
 from biphasic.store import EXPORT, MANIFEST, TOKENIZER, complete_folder
 
@@ -252,7 +251,8 @@ def load_tokenizer(name_or_folder: str | Path, *, revision: str | None = None) -
         return TextTokenizer.load(folder)
     if isinstance(name_or_folder, Path):
         raise DataError(f"{folder}: no such folder")
-    return _read(_download(name_or_folder, revision), name_or_folder)
+    files = (_VOCABULARY, _SETTINGS, _SPECIAL_TOKENS, _MODEL)
+    return _read(fetch_files(name_or_folder, files, revision=revision), name_or_folder)
 
 
 def _refuse_edited(folder: Path) -> None:
@@ -263,28 +263,6 @@ def _refuse_edited(folder: Path) -> None:
             for name in (_VOCABULARY, _SETTINGS, _SPECIAL_TOKENS):
                 if is_file(folder / name):
                     sealed.check(name)
-
-
-def _download(name: str, revision: str | None) -> Path:
-    """Fetch the files of a model's tokenizer, all of one commit; return their folder."""
-    from huggingface_hub import HfApi, hf_hub_download, is_offline_mode  # noqa: PLC0415 - slow
-    from huggingface_hub.errors import EntryNotFoundError, RemoteEntryNotFoundError  # noqa: PLC0415
-
-    try:
-        with quiet():
-            if not is_offline_mode():
-                revision = HfApi().model_info(name, revision=revision, timeout=ANSWER_SECONDS).sha
-            folder = Path(hf_hub_download(name, _VOCABULARY, revision=revision)).parent
-            for optional in (_SETTINGS, _SPECIAL_TOKENS, _MODEL):
-                with suppress(EntryNotFoundError):
-                    hf_hub_download(name, optional, revision=revision)
-    except RemoteEntryNotFoundError:
-        raise DataError(_only_fast(name)) from None
-    except library_errors() as error:
-        raise DataError(f"{name}: {explain(error)}") from None
-    except ValueError:
-        raise DataError(f"{name}: no such folder, and not a hub id such as owner/name") from None
-    return folder
 
 
 def _read(folder: Path, name: str) -> TextTokenizer:

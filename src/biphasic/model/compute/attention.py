@@ -15,7 +15,7 @@ Three backends compute the same function; device, precision and dropout determin
 - `varlen`: torch's variable-length kernel, on CUDA in half precision (all it supports);
 - `dense`: explicit scores. Used on a CPU in bf16, where torch's fused kernel converts every tile to
   fp32 (9 rows of 256, 3 heads of 64, forward and backward on one core: 7 ms against 20 ms); on a
-  CPU with attention dropout, where torch's random draws are slow (`dropout.py`); and on any device
+  CPU with attention dropout, where torch's random draws are slow (`kernels.py`); and on any device
   if a model caps its scores (Gemma 2), which neither kernel supports;
 - `sdpa`: torch's fused kernel, in all other cases.
 
@@ -41,10 +41,10 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from biphasic.errors import ModelError
-from biphasic.model.compute.documents import attend_by_document, reads_documents
-from biphasic.model.compute.dropout import dropout as drop
-from biphasic.model.compute.kernels import uses_cpu_kernels
-from biphasic.model.compute.linear import widens_bf16
+from biphasic.model.cpu.documents import attend_by_document, reads_documents
+from biphasic.model.cpu.kernels import dropout as drop
+from biphasic.model.cpu.kernels import uses_cpu_kernels
+from biphasic.model.cpu.products import widens_bf16
 
 ATTENTION_NAME = "biphasic"
 

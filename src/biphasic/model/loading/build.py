@@ -15,10 +15,7 @@ from transformers import EuroBertConfig, PretrainedConfig, PreTrainedModel
 from biphasic.data.packing import Batching
 from biphasic.errors import ModelError
 from biphasic.model.compute.attention import register_attention
-from biphasic.model.compute.dropout import speed_up_dropout, switch_off_dropout
-from biphasic.model.compute.linear import speed_up_linear_layers
-from biphasic.model.compute.norm import speed_up_norms
-from biphasic.model.compute.sums import sum_in_fp32
+from biphasic.model.cpu.kernels import speed_up_dropout, switch_off_dropout, use_own_layers
 from biphasic.model.head import check_head, has_head
 from biphasic.model.loading.directions import close_again, open_both_ways
 from biphasic.model.loading.reading import (
@@ -66,18 +63,11 @@ def architecture_config(
     )
 
 
-def _use_own_layers(model: nn.Module) -> None:
-    """Compute layers of known kinds by our own code, with the same weights."""
-    speed_up_linear_layers(model)
-    speed_up_norms(model)
-    sum_in_fp32(model)
-
-
 def new_model(
     config: PretrainedConfig, *, init_seed: int, with_head: bool = True
 ) -> PreTrainedModel:
     """Return a model in fp32 with random weights that depend on `init_seed` alone."""
-    # Dropout is disabled in training (`dropout.py`).
+    # Dropout is disabled in training (`switch_off_dropout`).
     register_attention()
     find_class = language_model_class if with_head else body_class
     kind = find_class(config.model_type, config)
@@ -86,7 +76,7 @@ def new_model(
         torch.manual_seed(derive_seed("init", init_seed))
         options = {} if with_head else without_pooler(kind)
         model = kind._from_config(config, dtype=torch.float32, **PACKED, **options)
-    _use_own_layers(model)
+    use_own_layers(model)
     switch_off_dropout(model)
     return model
 
@@ -95,7 +85,7 @@ def load_pretrained(
     folder: Path | str, *, num_embeddings: int = 0, head_for: Collection[str] = ("probabilities",)
 ) -> PreTrainedModel:
     """Load a decoder or encoder with its language-model head, in fp32, with our attention."""
-    # Dropout is disabled in training (`dropout.py`). If the model has fewer than `num_embeddings`
+    # Dropout is disabled in training. If the model has fewer than `num_embeddings`
     # rows (tokenizer entries), rows are added, each the mean of the existing ones, for input and
     # output; additional rows of the model are kept.
     # Nothing is initialized at random. An encoder saved without its masked-LM head, unless this is
@@ -108,7 +98,7 @@ def load_pretrained(
     _refuse_left_over(folder, model, left_over)
     if num_embeddings > _num_rows(model):
         _add_rows(model, num_embeddings)
-    _use_own_layers(model)
+    use_own_layers(model)
     switch_off_dropout(model)
     if has_head(model):
         check_head(model)
@@ -131,7 +121,7 @@ def load_encoder(folder: Path | str, *, batching: Batching = "packed") -> PreTra
         close_again(config)
         options |= PACKED
     model, _ = _load_body(folder, config, **options)
-    _use_own_layers(model)
+    use_own_layers(model)
     speed_up_dropout(model)
     return model
 

@@ -29,7 +29,7 @@ from biphasic.files import (
     refuse_adapter,
     refuse_file,
 )
-from biphasic.hub import ANSWER_SECONDS, check_hub_id, explain
+from biphasic.hub import fetch_files
 from biphasic.model.shape import FUSED
 from biphasic.store import MANIFEST, STATE, check_export
 
@@ -198,33 +198,9 @@ def _verified_state(folder: Path, *, remedy: str) -> str | None:
 
 
 def _fetch(name: str, revision: str | None) -> Path:
-    check_hub_id(name)
-    # Slow to import, and most models are folders.
-    from huggingface_hub import HfApi, snapshot_download  # noqa: PLC0415
-    from huggingface_hub.errors import (  # noqa: PLC0415
-        HFValidationError,
-        HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # httpx's, or its successor's
-    )
-
-    unanswered: Exception | None = None
-    try:
-        # `snapshot_download` waits for an answer without a limit.
-        HfApi().model_info(name, revision=revision, timeout=ANSWER_SECONDS)
-    except (HTTPError, OSError, HFValidationError) as error:
-        unanswered = error
-    try:
-        snapshot = Path(
-            snapshot_download(
-                name,
-                revision=revision,
-                allow_patterns=[*_FILES, ADAPTER_FILES[0]],
-                local_files_only=unanswered is not None,
-            )
-        )
-    except (HTTPError, OSError, HFValidationError) as error:
-        at = f" at revision '{revision}'" if revision else ""
-        reason = explain(unanswered or error.__cause__ or error)
-        raise DataError(f"model {name}{at}: no folder '{name}' here, and {reason}") from None
+    failure = f"no folder '{name}' here, and "
+    patterns = (*_FILES, ADAPTER_FILES[0])
+    snapshot = fetch_files(name, patterns, revision=revision, failure=failure)
     refuse_adapter(snapshot)
     if not (snapshot / "config.json").is_file():
         raise DataError(f"model {name}: no config.json, so transformers cannot load it")

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from biphasic.config import Config, parse_config
 from biphasic.data.building import DEFAULT_VOCAB_SIZE
-from biphasic.data.building.blend import BuildProgress
-from biphasic.data.building.blend import Report as BuildReport
 from biphasic.data.building.build import (
     RECORD,
     CorpusFolders,
@@ -22,6 +20,8 @@ from biphasic.data.building.build import (
     read_record,
 )
 from biphasic.data.building.config import CorpusConfig
+from biphasic.data.building.gather import BuildProgress
+from biphasic.data.building.gather import Report as BuildReport
 from biphasic.data.building.selection import TaskTexts
 from biphasic.data.building.verify import read_tokenizer, verify_tokenizer
 from biphasic.data.corpus import DETAILS, Corpus
@@ -247,7 +247,7 @@ def prepare_corpus(
     # The pretrained model is checked before the corpus is built, which may take hours.
     if config.folder is None and not is_built(folder):
         # Imported here: commands that only look for the corpus start faster.
-        from biphasic.data.building.blend import build_bar  # noqa: PLC0415
+        from biphasic.data.building.gather import build_bar  # noqa: PLC0415
         from biphasic.progress import progress_bar, say_on  # noqa: PLC0415
 
         check: Callable[[TextTokenizer], None] = lambda _: None  # noqa: E731

@@ -19,7 +19,6 @@ from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.study import EXAMPLE_TOKENS
 from biphasic.study.plan.tree import is_steady
 from biphasic.tasks.kinds.registry import KINDS
-from biphasic.training.ledger import step_flops
 from biphasic.training.optimizers.optimizer import OptimizerConfig
 from biphasic.training.recipe import PretrainedModel, Recipe
 from biphasic.training.timeline import PlacedPhase
@@ -178,14 +177,13 @@ def _row_flops(shape: ModelShape, placed: PlacedPhase, first: int, last: int) ->
 
 
 def objective_flops(shape: ModelShape, objective: ObjectiveConfig, *, length: int) -> int:
-    """Count the FLOPs of one full row in an update; `step_flops` counts those of real rows."""
+    """Count the FLOPs of one full row in an update; `StepInputs` counts those of real rows."""
     if len(parts := objective.parts) > 1:
         return round(sum(s * objective_flops(shape, o, length=length) for s, o in parts))
     # Pairs of texts do not use the head.
     share = 0.0 if objective.reading is not None else objective.label_share
-    return step_flops(
-        shape,
-        rows=_full_row(length),
+    return shape.update_flops(
+        _full_row(length),
         supervised_tokens=round(share * length),
         causal=objective.directions == frozenset({True}),
     )

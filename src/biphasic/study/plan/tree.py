@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 from biphasic.files import canonical_json
-from biphasic.training.lineage import DataFingerprint, Lineage, StepSpec, step_spec
+from biphasic.training.lineage import DataFingerprint, Lineage, step_determinants
 from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import PlacedPhase
 
@@ -116,8 +117,7 @@ def _cut_at_skipped(
         for skipped in sorted(skip for skip in recipe.skip_steps if step <= skip < end):
             if step < skipped:
                 yield text, skipped - step
-            spec = step_spec(placed, skipped, recipe, fingerprint)
-            yield canonical_json(spec.determinants()), 1
+            yield canonical_json(step_determinants(placed, skipped, recipe, fingerprint)), 1
             step = skipped + 1
         if step < end:
             yield text, end - step
@@ -130,15 +130,15 @@ def _phase_stretches(
     """Yield the stretches of a phase as if no step were skipped."""
     first = placed.start
     if placed.resets_optimizer(first):
-        yield canonical_json(step_spec(placed, first, recipe, fingerprint).determinants()), 1
+        yield canonical_json(step_determinants(placed, first, recipe, fingerprint)), 1
         first += 1
     if first == placed.end:
         return
-    spec = replace(
-        step_spec(placed, first, recipe, fingerprint), resets_optimizer=False, skipped=False
-    )
+    update = step_determinants(placed, first, recipe, fingerprint)
+    for name in ("resets_optimizer", "skipped"):
+        update.pop(name, None)
     if is_steady(placed):
-        head, tail = _around_rate(spec)
+        head, tail = _around_rate(update)
         for step, count in _equal_rates(placed, first):
             yield f"{head}{placed.learning_rate(step)!r}{tail}", count
         return
@@ -151,16 +151,16 @@ def _phase_stretches(
             if len(around) == _TURNS:  # a changing objective has a text for each step
                 around.clear()
             named = objective.identity(recipe.seeds.mask_seed)
-            around[key] = _around_rate(replace(spec, objective=named))
+            around[key] = _around_rate(update | {"objective": named})
         head, tail = around[key]
         yield f"{head}{placed.learning_rate(step)!r}{tail}", 1
 
 
-def _around_rate(spec: StepSpec) -> tuple[str, str]:
+def _around_rate(update: dict[str, Any]) -> tuple[str, str]:
     """Return the canonical JSON of an update before and after its learning rate."""
     # JSON writes numbers as `repr` does.
-    head, name, rest = canonical_json(spec.determinants()).partition(_RATE)
-    rate = repr(spec.learning_rate)
+    head, name, rest = canonical_json(update).partition(_RATE)
+    rate = repr(update["learning_rate"])
     if not rest.startswith(rate):
         raise RuntimeError(f"canonical JSON does not write {rate} as Python does")
     return head + name, rest[len(rate) :]

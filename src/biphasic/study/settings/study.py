@@ -238,8 +238,10 @@ class StudyConfig(Config):
     """Questions asked before the results, which the report answers first."""
     convention: Convention = "standard"
     """How intervals are computed: `standard` (Student t) or `paper` (1.96 standard errors)."""
-    checkpoint_every: int = CHECKPOINT_EVERY.field()
-    heldout_every: int = HELDOUT_EVERY.field()
+    checkpoint_every: NonNegativeInt = CHECKPOINT_EVERY
+    """Updates between checkpoints; 0 for none."""
+    heldout_every: NonNegativeInt = HELDOUT_EVERY
+    """Updates between held-out evaluations; 0 for the last only."""
     compute: ComputeConfig = ComputeConfig()
     """How pretraining steps are computed; results change by rounding only."""
 

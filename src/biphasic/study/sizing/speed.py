@@ -24,7 +24,7 @@ from biphasic.data.rows import Piece, RowBatch
 from biphasic.execution.slots import local_slots
 from biphasic.model.compute.device import compute_device
 from biphasic.model.compute.forward import first_position
-from biphasic.model.compute.products import measured_once
+from biphasic.model.cpu.products import measured_once
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.matrices import model_shape
 from biphasic.model.shape import PRESETS, Architecture
@@ -34,7 +34,6 @@ from biphasic.study.plan.cost import shape_of, state_bytes, training_cost
 from biphasic.study.sizing.estimate import least_memory
 from biphasic.study.words import lines_of
 from biphasic.training.compute import ComputeConfig
-from biphasic.training.ledger import step_flops
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.passes import Pass, pass_loss
 
@@ -104,9 +103,8 @@ def _small_pass(dtype: torch.dtype, architecture: Architecture) -> tuple[int, Ca
     vocabulary = Vocabulary(DEFAULT_VOCAB_SIZE, _SPECIAL["mask"], frozenset(_SPECIAL.values()))
     [part] = Mlm(objective="mlm").supervise(batch, vocabulary, mask_seed=0)
     given = Pass.of(part, first_position=first_position(model)).to(compute_device())
-    flops = step_flops(
-        model_shape(model), rows=part.rows, supervised_tokens=len(part.labels), causal=False
-    )
+    shape = model_shape(model)
+    flops = shape.update_flops(part.rows, supervised_tokens=len(part.labels), causal=False)
 
     def run() -> None:
         loss = pass_loss(model, given)

@@ -27,7 +27,7 @@ from biphasic.data.text.near_duplicates import COMPARISON_VERSION
 from biphasic.data.text.source import SourceContext
 from biphasic.data.text.sources import (
     AnySource,
-    HubSource,
+    HubSplit,
     SourceConfig,
     asked_once,
     parse_hub,
@@ -233,7 +233,7 @@ def open_table(source: str) -> Input:
 
 
 def table_pairs(
-    source: str, *, hub: HubSource | None = None, copies: Path | None = None
+    source: str, *, hub: HubSplit | None = None, copies: Path | None = None
 ) -> Iterator[Pair]:
     """Yield the pairs of a file or a hub dataset, in order; `hub` may name its commit."""
     # Columns are `query` (or `anchor`), `positive`, and optionally `negatives` or `negative`, and

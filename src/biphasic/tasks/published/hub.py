@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.config import nearest
-from biphasic.data.text.hub import HubTable, config_names, hub_fingerprint
+from biphasic.data.text.hub import HubSplit, HubTable
 from biphasic.errors import DataError
 from biphasic.tasks.folder import write_task_folder
 from biphasic.tasks.kinds.registry import KINDS
@@ -104,8 +104,8 @@ class HubSource:
     def tables(self) -> dict[str, Any]:
         """The tables that are read, and the commits of their datasets: one for each dataset."""
         datasets = {
-            dataset: hub_fingerprint(
-                dataset, revision=self.revisions.get(dataset), copies=self.copies
+            dataset: HubSplit(dataset, revision=self.revisions.get(dataset)).fingerprint(
+                self.copies
             )
             for dataset in dict.fromkeys(table.dataset for table in self.hub.tables)
         }
@@ -356,7 +356,7 @@ def _pair_rows(table: DatasetTable, opener: Opener) -> Iterator[Row]:
     """Yield the rows of all configurations of a dataset with BLiMP's columns, in order of names."""
     # All are of one commit, or one local copy.
     revision = opener.revisions.get(table.dataset)
-    configs, commit = config_names(table.dataset, revision=revision, copies=opener.copies)
+    configs, commit = HubSplit(table.dataset, revision=revision).config_names(opener.copies)
     if commit is not None:
         opener = replace(opener, revisions={table.dataset: commit})
     columns = [*KINDS["mp"].examples.record.columns(), "UID"]  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from biphasic.config import nearest
-from biphasic.data.text.hub import HubTable, find_copy, open_hub
+from biphasic.data.text.hub import HubSplit, HubTable, find_copy
 from biphasic.errors import DataError
 from biphasic.rows import Row as Line
 from biphasic.rows import rows
@@ -41,15 +41,9 @@ class Opener:
         self, table: DatasetTable, *, streaming: bool = False, texts: Sequence[str] = ()
     ) -> HubTable:
         """Open a table; without streaming, its rows support random access."""
-        opened = open_hub(
-            table.dataset,
-            config=table.config,
-            split=table.split,
-            revision=self.revisions.get(table.dataset),
-            streaming=streaming,
-            copies=self.copies,
-            texts=texts,
-        )
+        revision = self.revisions.get(table.dataset)
+        split = HubSplit(table.dataset, table.config, table.split, revision, streaming=streaming)
+        opened = split.open(self.copies, texts=texts)
         self.origins.append(opened.origin)
         return opened
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from biphasic.training.step.optimizer import MasterWeights
+    from biphasic.training.step.weights import MasterWeights
 
 
 class AdamW(OptimizerConfig):

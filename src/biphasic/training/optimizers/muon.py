@@ -22,7 +22,7 @@ from biphasic.training.optimizers.adamw import AdamW
 if TYPE_CHECKING:
     import torch
 
-    from biphasic.training.step.optimizer import MasterWeights
+    from biphasic.training.step.weights import MasterWeights
 
 
 class Muon(AdamW):

@@ -15,7 +15,7 @@ from biphasic.plugins import Plugin, code_of, short_name
 if TYPE_CHECKING:  # plans read settings without torch
     import torch
 
-    from biphasic.training.step.optimizer import MasterWeights
+    from biphasic.training.step.weights import MasterWeights
 
 
 class OptimizerConfig(Config):

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from biphasic.model.compute.linear import product
+from biphasic.model.cpu.products import product
 
 if TYPE_CHECKING:  # it builds optimizers
-    from biphasic.training.step.optimizer import MasterWeights
+    from biphasic.training.step.weights import MasterWeights
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _NUM_ITERATIONS = 5

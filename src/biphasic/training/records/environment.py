@@ -39,7 +39,7 @@ def environment() -> dict[str, Any]:
     """Return versions, hardware and thread count as JSON, without names of hosts or people."""
     import torch  # noqa: PLC0415 - commands that only read studies need no environment
 
-    from biphasic.model.compute.products import processor, products  # noqa: PLC0415 - torch
+    from biphasic.model.cpu.products import processor, products  # noqa: PLC0415 - torch
 
     device = compute_device()
     return {

@@ -1,21 +1,26 @@
-"""Held-out losses, on rows that no arm trains on.
+"""Held-out losses: on rows that no arm trains on, and on the pairs that a phase holds out.
 
 Settings are constants, which makes the numbers of all states comparable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from biphasic.data.pairs.rows import PairReader, chosen_pairs
 from biphasic.data.rows import BatchShape, RowBatch, RowPlan, RowReader
-from biphasic.errors import DataError
+from biphasic.errors import ConfigError, DataError
 from biphasic.objectives.clm import Clm
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.objective import ObjectiveConfig
+from biphasic.objectives.supervision import Supervision
+from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.intervals import HELDOUT_OBJECTIVES
 from biphasic.training.recipe import Recipe
@@ -27,6 +32,10 @@ Measures = Mapping[str, tuple[ObjectiveConfig, int]]
 HELDOUT_TOKENS = 32_768  # nominal size of the sample in tokens, including padding
 HELDOUT_MLM_PROBABILITY = 0.4  # the study's main rate (arXiv 2507.00994, section 3)
 HELDOUT_SEED = 0  # seed of rows and masks
+# Pairs whose documents compete, whatever a phase's batch; all of them, if there are fewer.
+HELDOUT_BATCH = 64
+HELDOUT_BATCHES = 16  # at most: 1,024 pairs
+FEWEST_PAIRS = 2
 
 
 def own_measures(recipe: Recipe, *, end: int) -> Measures:
@@ -81,8 +90,8 @@ class HeldoutLoss:
                     report(f"held-out {name.upper()} loss, {place}")
                 for seed in range(HELDOUT_SEED, HELDOUT_SEED + num_draws):
                     for part in objective.supervise(batch, self._vocabulary, mask_seed=seed):
-                        for supervision in part.split(rows_per_pass):
-                            total += float(summed_loss(model, supervision, loss=loss))
+                        for summed in _sums(model, part, rows_per_pass, loss):
+                            total += summed
                         count += part.normaliser
                         num_labels += len(part.labels)
             if not num_labels:
@@ -93,3 +102,76 @@ class HeldoutLoss:
                 )
             losses[name] = total / count
         return losses
+
+
+class HeldoutPairs:
+    """A fixed sample of the held-out pairs of each phase."""
+
+    def __init__(self, recipe: Recipe, data: TrainingData, compute: ComputeConfig) -> None:
+        """Check that each phase that holds out pairs has some."""
+        self._recipe, self._data, self._compute = recipe, data, compute
+        # By phase: the reader of its held-out pairs, and the number of batches.
+        self._samples: dict[int, tuple[PairReader, int]] = {}
+        for placed in recipe.placed_phases:
+            reading = placed.phase.reading
+            if reading is None or not reading.heldout_fraction:
+                continue
+            pairs = data.pairs[reading.folder]
+            count = len(chosen_pairs(pairs, reading.heldout_fraction, "heldout"))
+            if count < FEWEST_PAIRS:
+                raise ConfigError(
+                    f"phases.{placed.index}.heldout_fraction: {reading.heldout_fraction:g} holds "
+                    f"out {count} of the {len(pairs):,} pairs of {pairs.folder}; give a larger "
+                    "share"
+                )
+            batch = min(HELDOUT_BATCH, count)
+            reader = PairReader(
+                pairs, data.tokenizer, replace(reading, batch=batch), first_place=0,
+                max_seqlen=placed.batches.max_seqlen, data_seed=HELDOUT_SEED, split="heldout",
+            )  # fmt: skip
+            self._samples[placed.index] = reader, min(count // batch, HELDOUT_BATCHES)
+
+    @torch.no_grad()
+    def evaluate(
+        self,
+        model: PreTrainedModel,
+        *,
+        step: int,
+        report: Callable[[str], None],
+        loss: Callable[[Pass], Tensor] | None,
+    ) -> dict[str, float]:
+        """Return the mean loss of the phase of the last update, by its objective; empty if none.
+
+        `report` and `loss` are as in `HeldoutLoss.evaluate`.
+        """
+        if not step:
+            return {}
+        placed = self._recipe.phase_at(step - 1)
+        if placed.index not in self._samples:
+            return {}
+        reader, num_batches = self._samples[placed.index]
+        total, count = 0.0, 0.0
+        for number in range(num_batches):
+            report(f"held-out pairs, batch {number + 1:,} of {num_batches:,}")
+            batch = reader.batch(number)
+            (part,) = placed.phase.supervise(batch, self._data.vocabulary, mask_seed=HELDOUT_SEED)
+            rows_per_pass = self._compute.rows_per_pass(batch.packed.row_length)
+            total += sum(_sums(model, part, rows_per_pass, loss))
+            count += part.normaliser
+        return {placed.phase.short_name: total / count}
+
+
+def _sums(
+    model: PreTrainedModel,
+    whole: Supervision,
+    rows_per_pass: int | None,
+    loss: Callable[[Pass], Tensor] | None,
+) -> Iterator[float]:
+    """Yield the summed losses of rows that may be read in several passes."""
+    outputs = (summed_loss(model, part, loss=loss) for part in whole.split(rows_per_pass))
+    if whole.loss is None or not whole.loss.couples:
+        yield from map(float, outputs)
+        return
+    numbers = np.concatenate([part.labels for part in whole.split(rows_per_pass)])
+    vectors = torch.cat([*outputs])[torch.from_numpy(numbers.argsort())]
+    yield float(whole.loss.summed(vectors, torch.arange(len(vectors), device=vectors.device)))

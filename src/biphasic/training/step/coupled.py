@@ -18,8 +18,8 @@ from torch import Tensor
 from biphasic.distributed import Activity, ProcessGroup
 from biphasic.training.step.divided import DividedModel
 from biphasic.training.step.input import StepInput
-from biphasic.training.step.optimizer import MasterWeights
 from biphasic.training.step.passes import Pass
+from biphasic.training.step.weights import MasterWeights
 
 
 def coupled_backward(

@@ -17,7 +17,6 @@ from biphasic.model.matrices import model_shape
 from biphasic.objectives.supervision import Supervision
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
-from biphasic.training.ledger import step_flops
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.passes import Pass
 
@@ -147,11 +146,8 @@ class StepInputs:
             num_supervised=sum(len(part.labels) for part in parts),
             normaliser=sum(part.normaliser for part in parts),
             flops=sum(
-                step_flops(
-                    self._shape,
-                    rows=part.rows,
-                    supervised_tokens=part.head_tokens,
-                    causal=part.causal,
+                self._shape.update_flops(
+                    part.rows, supervised_tokens=part.head_tokens, causal=part.causal
                 )
                 for part in parts
             ),

@@ -14,105 +14,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
-from biphasic.distributed import checksum
 from biphasic.errors import ConfigError, DivergedError
 from biphasic.model.compute.layers import transformer_layers
-from biphasic.model.shape import fused_rows
 from biphasic.training.optimizers.optimizer import OptimizerConfig
 from biphasic.training.recipe import FinetunePrecision
-
-
-class MasterWeights:
-    """The optimized weights, and the working copies that a module computes with."""
-
-    def __init__(
-        self,
-        working: dict[str, nn.Parameter],
-        masters: dict[str, Tensor],
-        config: PretrainedConfig | None = None,
-    ) -> None:
-        """Pair working parameters with their masters by name; a parameter may be its own master."""
-        self.working, self.masters = working, masters
-        rows = fused_rows(config) if config else {}
-        modules = {name: name.removesuffix(".weight").rpartition(".")[2] for name in working}
-        self.fused = {name: rows[module] for name, module in modules.items() if module in rows}
-        """Rows of the matrices that one weight holds, in order (`fused_rows`)."""
-
-    def gather_gradients(self) -> None:
-        """Add the working gradients to the masters', in fp32, and clear them."""
-        # Call it after every backward pass; several passes may form one global batch.
-        for name, parameter in self.working.items():
-            master = self.masters[name]
-            if parameter.grad is None or master is parameter:
-                continue
-            gradient = self._own(parameter.grad)
-            if master.grad is None:
-                master.grad = gradient.float()
-            else:
-                master.grad += gradient
-            parameter.grad = None
-
-    def norm(self, gradients: list[Tensor]) -> Tensor:
-        """Return the norm of the masters' gradients: a scalar on the device."""
-        return torch.nn.utils.get_total_norm(gradients)
-
-    def norms(self) -> dict[str, float]:
-        """Return the norm of each master's gradient, by name, for those that have one."""
-        return {
-            name: float(torch.linalg.vector_norm(master.grad))
-            for name, master in self.masters.items()
-            if master.grad is not None
-        }
-
-    def forget_gradients(self) -> None:
-        """Clear the masters' gradients."""
-        for master in self.masters.values():
-            master.grad = None
-
-    def whole(self, parts: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return tensors, named as weights or moments `WEIGHT.NAME`, of the whole model."""
-        return parts
-
-    def host_copies(self, parts: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return copies of such tensors in the memory of the host."""
-        return {name: part.detach().to("cpu", copy=True) for name, part in parts.items()}
-
-    def part(self, whole: Tensor) -> Tensor:
-        """Return the part of a tensor shaped like a parameter that this process holds."""
-        return whole
-
-    @property
-    def num_processes(self) -> int:
-        """Processes that `on_whole` divides tensors over."""
-        return 1
-
-    def on_whole(self, function: Callable[[list[Tensor]], None], parts: dict[str, Tensor]) -> None:
-        """Change tensors of one shape, by the name of the parameter that each is shaped like."""
-        # `function` changes whole tensors in place. Each is passed to it on one process only. All
-        # processes call this with parts of the same tensors.
-        function([*parts.values()])
-
-    def checksum(self) -> int:
-        """Return a number of 63 bits that follows from the bits of all weights, in any order."""
-        return checksum(self.masters.values())
-
-    def _own(self, gradient: Tensor) -> Tensor:
-        """Return the part of a working parameter's gradient that belongs to its master."""
-        return gradient
-
-    @torch.no_grad()
-    def publish(self) -> None:
-        """Round the masters into the working copies."""
-        for name, parameter in self.working.items():
-            if self.masters[name] is not parameter:
-                parameter.copy_(self.masters[name])
+from biphasic.training.step.weights import MasterWeights
 
 
 class Optimizer:

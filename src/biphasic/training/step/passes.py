@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from biphasic.model.compute.attention import attention_arguments
 from biphasic.model.compute.forward import activation_dtype, first_position
-from biphasic.model.compute.last_layer import is_narrow
+from biphasic.model.compute.layers import is_narrow
 from biphasic.model.head import language_model_head
 from biphasic.objectives.loss import PerLabel, summed_cross_entropy
 from biphasic.objectives.supervision import StatesLoss, Supervision
@@ -93,7 +93,7 @@ def pass_loss(model: PreTrainedModel, given: Pass, *, dtype: torch.dtype | None 
     )
     hidden = output.last_hidden_state.flatten(0, 1)
     if given.loss is not None:
-        vectors = given.loss.vectors(hidden, given)
+        vectors = given.loss.vectors(hidden, given.positions, given.cu_seqlens)
         return vectors if given.loss.couples else given.loss.summed(vectors, given.labels)
     head = language_model_head(model)
     states = head.transformed(hidden if narrows else hidden[given.positions])

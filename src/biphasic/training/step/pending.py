@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from biphasic.records import LedgerEntry, TrainingLine
+from biphasic.training.step.input import StepInput
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,23 @@ class Position:
     def tokens(self) -> int:
         """Tokens read in all phases."""
         return sum(entry.tokens for entry in self.ledger)
+
+    def after(self, given: StepInput, *, phase: int, objective: str) -> Position:
+        """Return the position after one more update."""
+        costs = {
+            "steps": 1,
+            "documents": sum(piece.start == 0 for piece in given.batch.pieces),
+            "tokens": given.batch.packed.num_tokens,
+            "supervised_tokens": given.num_supervised,
+            "flops": given.flops,
+        }
+        entries = [*self.ledger]
+        if entries and entries[-1].phase == phase:
+            last = entries.pop()
+            costs = {name: getattr(last, name) + cost for name, cost in costs.items()}
+        ledger = (*entries, LedgerEntry(phase=phase, objective=objective, **costs))
+        rows = hashlib.sha256(bytes.fromhex(self.rows_sha256) + given.sha256)
+        return Position(self.step + 1, rows.hexdigest(), ledger)
 
 
 @dataclass(frozen=True)

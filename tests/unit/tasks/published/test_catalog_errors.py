@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,8 @@ import pytest
 from datasets import Features, List, Value
 
 import hub_copies
-from biphasic.data.text.hub import HubTable
+from biphasic.data.text.hub import HubSplit, HubTable
 from biphasic.errors import DataError
-from biphasic.tasks.published import hub as hub_tasks
-from biphasic.tasks.published import ir as published
 from biphasic.tasks.published.hub import HubSource
 from biphasic.tasks.source import prepare_task
 
@@ -197,21 +196,20 @@ def test_revisions_that_cannot_be_read(tmp_path, name, revision, expected):
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A hub that resolves every revision, and holds the copies below `hub`."""
-    real = published.open_hub
+    real = HubSplit.open
     root = tmp_path / "hub"
 
-    def open_hub(
-        dataset: str, *, copies: Path | None, revision: str | None, **rest: Any
-    ) -> HubTable:
-        opened = real(str(root / dataset), copies=None, revision=None, **rest)
+    def open_hub(split: HubSplit, copies: Path | None) -> HubTable:
+        opened = real(replace(split, dataset=str(root / split.dataset), revision=None))
         origin = {key: value for key, value in opened.origin.items() if key != "local"}
-        return HubTable(opened.rows, {**origin, "dataset": dataset, "revision": revision})
+        named = {"dataset": split.dataset, "revision": split.revision}
+        return HubTable(opened.rows, {**origin, **named})
 
-    def fingerprint(dataset: str, *, revision: str | None, **rest: Any) -> dict[str, Any]:
-        return {"dataset": dataset, "revision": f"commit of {revision or 'main'}"}
+    def fingerprint(split: HubSplit, copies: Path | None) -> dict[str, Any]:
+        return {"dataset": split.dataset, "revision": f"commit of {split.revision or 'main'}"}
 
-    monkeypatch.setattr(published, "open_hub", open_hub)
-    monkeypatch.setattr(hub_tasks, "hub_fingerprint", fingerprint)
+    monkeypatch.setattr(HubSplit, "open", open_hub)
+    monkeypatch.setattr(HubSplit, "fingerprint", fingerprint)
     return root
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from biphasic.model.compute.linear import widens_bf16
+from biphasic.model.cpu.products import widens_bf16
 from biphasic.model.shape import KEPT_KEYS
 
 # Queries in a block. Blocks of 64 are the fastest in fp32; small products in bf16 are slow.

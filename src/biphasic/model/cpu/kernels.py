@@ -1,0 +1,313 @@
+"""Layers on a CPU by our own code, which `use_own_layers` puts into a model.
+
+Linear layers are multiplied by the fastest library (`products.py`). Gradients of a LayerNorm's
+weights, and of small embeddings, are summed in fp32: torch adds up bf16 gradients one token after
+the other in bf16, where a sum that is 256 times as large as what is added no longer grows (with
+16,384 tokens in a pass, a gradient had 0.58 of its size).
+
+Other kernels round differently from torch's, and only training uses them, with
+`compute.cpu_kernels`: held-out losses and fine-tuning then do not depend on the setting. Norms
+like Llama's need fewer tensors. In EuroBERT's layers, rotary embeddings take three passes over
+queries and keys instead of five, and gradients of a layer's input, through products that share it,
+are summed by the products themselves.
+
+Dropout takes 16 random bits per element: torch draws 64 and converts them to a fraction one by one,
+a tenth of MiniLM's fine-tuning time. Probabilities are rounded to multiples of 2**-16, and kept
+elements are scaled by the rounded probability, so expectations are exact. Pretraining uses none, as
+in the study (arXiv 2507.00994, Appendix A), so a run depends on its seeds alone; a model's
+configuration keeps the probabilities for fine-tuning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.eurobert.modeling_eurobert import EuroBertAttention, EuroBertMLP
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+from biphasic.model.cpu.products import FastLinear, add_input_gradient, product, weight_gradient
+
+# Tables with few rows, such as those of token types, have long sums. Those of words stay in fp32
+# (`training/step/optimizer.py`).
+_FEW_ROWS = 64
+_ARE_ON = ContextVar("cpu_kernels", default=False)
+
+
+@contextmanager
+def cpu_kernels(are_on: bool) -> Iterator[None]:
+    """Use our kernels in forward and backward passes on a CPU, or torch's."""
+    token = _ARE_ON.set(are_on)
+    try:
+        yield
+    finally:
+        _ARE_ON.reset(token)
+
+
+def uses_cpu_kernels(states: Tensor) -> bool:
+    """Return whether our kernels compute these states."""
+    # torch.compile makes kernels of its own.
+    return not torch.compiler.is_compiling() and states.device.type == "cpu" and _ARE_ON.get()
+
+
+def use_own_layers(model: nn.Module) -> None:
+    """Compute layers of known kinds by our own code, with the same weights, names and precision."""
+    for module in model.modules():
+        kind = type(module)
+        if kind is nn.Linear:
+            module.__class__ = FastLinear
+        elif kind is nn.LayerNorm and module.weight is not None:
+            module.__class__ = _LayerNorm
+        elif kind is nn.Embedding and cast(nn.Embedding, module).num_embeddings <= _FEW_ROWS:
+            module.__class__ = _Embedding
+        elif kind is EuroBertAttention:
+            module.__class__ = _FastEuroBertAttention
+        elif kind is EuroBertMLP:
+            module.__class__ = _FastEuroBertMLP
+        elif _is_llamas(kind):
+            module.__class__ = _FastRMSNorm
+
+
+def _is_llamas(kind: type[nn.Module]) -> bool:
+    """Return whether a class has the code of Llama's norm: many families have a copy of it."""
+    code, llamas = getattr(kind.forward, "__code__", None), LlamaRMSNorm.forward.__code__
+    parts = ("co_code", "co_names", "co_consts")
+    return code is not None and all(getattr(code, p) == getattr(llamas, p) for p in parts)
+
+
+def _is_ours(states: Tensor) -> bool:
+    return states.dtype == torch.float32 and uses_cpu_kernels(states)
+
+
+class _FastRMSNorm(LlamaRMSNorm):
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        if not (self.weight.dtype == torch.float32 and _is_ours(hidden_states)):
+            return super().forward(hidden_states)
+        return _ShortNorm.apply(hidden_states, self.weight, self.variance_epsilon)
+
+
+class _ShortNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        lengths = torch.linalg.vector_norm(inputs, dim=-1, keepdim=True)
+        factors = lengths.square_().div_(inputs.shape[-1]).add_(epsilon).rsqrt_()
+        ctx.save_for_backward(inputs, weight, factors)
+        return (inputs * factors).mul_(weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = gradients
+        inputs, weight, factors = ctx.saved_tensors
+        normed = inputs * factors
+        products = gradient * normed
+        of_weight = products.sum(tuple(range(inputs.ndim - 1)))
+        shares = (products @ weight).div_(-inputs.shape[-1])[..., None]
+        of_inputs = (gradient * weight).addcmul_(normed, shares).mul_(factors)
+        return of_inputs, of_weight, None
+
+
+def _sums_in_fp32(inputs: Tensor) -> bool:
+    is_on_cpu = inputs.dtype == torch.bfloat16 and inputs.device.type == "cpu"
+    return is_on_cpu and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+
+class _LayerNorm(nn.LayerNorm):
+    def forward(self, input: Tensor) -> Tensor:
+        if not _sums_in_fp32(input):
+            return super().forward(input)
+        return _Normed.apply(input, self.weight, self.bias, self.eps)
+
+
+class _Normed(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float
+    ) -> Tensor:
+        output, mean, factor = torch.native_layer_norm(inputs, weight.shape, weight, bias, epsilon)
+        ctx.save_for_backward(inputs, weight, bias, mean, factor)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = gradients
+        inputs, weight, bias, mean, factor = ctx.saved_tensors
+        needs_input, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        of_input = of_weight = of_bias = None
+        if needs_input:
+            only_input = [True, False, False]
+            of_input, *_ = torch.ops.aten.native_layer_norm_backward(
+                gradient, inputs, weight.shape, mean, factor, weight, bias, only_input
+            )
+        tokens = tuple(range(inputs.ndim - weight.ndim))
+        if needs_weight:
+            normed = inputs.float().sub_(mean).mul_(factor)
+            of_weight = normed.mul_(gradient).sum(tokens).to(weight.dtype)
+        if bias is not None and needs_bias:
+            of_bias = gradient.sum(tokens, dtype=torch.float32).to(bias.dtype)
+        return of_input, of_weight, of_bias, None
+
+
+class _Embedding(nn.Embedding):
+    def forward(self, input: Tensor) -> Tensor:
+        if self.padding_idx is not None or not _sums_in_fp32(self.weight):
+            return super().forward(input)
+        return _Looked.apply(input, self.weight)
+
+
+class _Looked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, weight)
+        return nn.functional.embedding(rows, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        rows, weight = ctx.saved_tensors
+        sums = weight.new_zeros(weight.shape, dtype=torch.float32)
+        by_token = gradients[0].reshape(-1, weight.shape[1]).float()
+        return None, sums.index_add_(0, rows.reshape(-1), by_token).to(weight.dtype)
+
+
+class _FastEuroBertAttention(EuroBertAttention):
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        hidden_states: Tensor,
+        position_embeddings: tuple[Tensor, Tensor],
+        attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        **options: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        if not _is_ours(hidden_states) or past_key_values is not None:
+            return super().forward(
+                hidden_states, position_embeddings, attention_mask, past_key_values, **options
+            )
+        cosines, sines = (part.unsqueeze(1) for part in position_embeddings)
+        query, key, value = (
+            states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            for states in _products(hidden_states, self.q_proj, self.k_proj, self.v_proj)
+        )
+        attend = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
+        attended, weights = attend(
+            self,
+            _Rotated.apply(query, cosines, sines),
+            _Rotated.apply(key, cosines, sines),
+            value,
+            attention_mask,
+            dropout=self.attention_dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **options,
+        )
+        return self.o_proj(attended.flatten(2)), weights
+
+
+class _FastEuroBertMLP(EuroBertMLP):
+    def forward(self, x: Tensor) -> Tensor:
+        if not _is_ours(x):
+            return super().forward(x)
+        gate, up = _products(x, self.gate_proj, self.up_proj)
+        return self.down_proj(self.act_fn(gate) * up)
+
+
+def _products(input: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
+    """Return what each linear layer makes of the same input."""
+    if any(layer.bias is not None for layer in layers):
+        return tuple(layer(input) for layer in layers)
+    return _Products.apply(input, *(layer.weight for layer in layers))
+
+
+class _Products(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(input, *weights)
+        inputs = input.flatten(0, -2)
+        return tuple(
+            # As in `products.py`, results are no views.
+            torch.ops.aten._unsafe_view(product(inputs, weight), (*input.shape[:-1], len(weight)))
+            for weight in weights
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        input, *weights = ctx.saved_tensors
+        needs_input, *need_weight = ctx.needs_input_grad
+        inputs = input.flatten(0, -2)
+        by_token = [gradient.flatten(0, -2) for gradient in gradients]
+        of_input = None
+        if needs_input:
+            for gradient, weight in zip(by_token, weights, strict=True):
+                of_input = add_input_gradient(of_input, gradient, weight)
+        of_weights = (
+            weight_gradient(gradient, inputs) if needs else None
+            for gradient, needs in zip(by_token, need_weight, strict=True)
+        )
+        return None if of_input is None else of_input.view(input.shape), *of_weights
+
+
+class _Rotated(torch.autograd.Function):
+    """Rotary embeddings of queries or keys."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+        ctx.save_for_backward(cosines, sines)
+        half = states.shape[-1] // 2
+        rotated = states * cosines
+        rotated[..., :half].addcmul_(states[..., half:], sines[..., :half], value=-1)
+        rotated[..., half:].addcmul_(states[..., :half], sines[..., half:])
+        return rotated
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = gradients
+        cosines, sines = ctx.saved_tensors
+        half = gradient.shape[-1] // 2
+        total = gradient * cosines
+        total[..., :half].addcmul_(gradient[..., half:], sines[..., half:])
+        total[..., half:].addcmul_(gradient[..., :half], sines[..., :half], value=-1)
+        return total, None, None
+
+
+_RANGE = 1 << 16  # of the random numbers, which start at minus half of it
+
+
+def switch_off_dropout(model: nn.Module) -> None:
+    """Disable a model's dropout and noise in training mode, without changing its configuration."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name, value in vars(module).items():
+            # Of attention weights, whole layers (OPT), and inputs of routers (Mixtral).
+            if ("drop" in name or name == "jitter_noise") and isinstance(value, float):
+                setattr(module, name, 0.0)
+
+
+def speed_up_dropout(model: nn.Module) -> None:
+    """Make a model's dropout layers use this implementation."""
+    for module in model.modules():
+        if type(module) is nn.Dropout:
+            module.__class__ = _CpuDropout
+
+
+def dropout(input: Tensor, chance: float) -> Tensor:
+    """Return a tensor with elements dropped at random and the others scaled up."""
+    # It uses torch's global generator; `chance` is the probability of dropping an element.
+    dropped = round(chance * _RANGE)
+    if input.device.type != "cpu" or not 0 < dropped < _RANGE:
+        return functional.dropout(input, chance)
+    size = input.numel()
+    # Each 64-bit number gives four.
+    bits = torch.empty(-(-size // 4), dtype=torch.int64).random_(-(1 << 63), None)
+    is_kept = bits.view(torch.int16)[:size].view(input.shape) >= dropped - _RANGE // 2
+    return input * is_kept.to(input.dtype).mul_(_RANGE / (_RANGE - dropped))
+
+
+class _CpuDropout(nn.Dropout):
+    """`nn.Dropout`, but never in place."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return dropout(input, self.p) if self.training and self.p else input
