@@ -169,7 +169,9 @@ def reference_work(
         num_finetunings: Take only so many fine-tunings, each as a job of its own; 0 for all of
             them, in jobs of 30 as `study run` has them.
     """
-    plan = resolve(Study(load_study(PAPER, overrides), root), missing="placeholder").plan
+    study = Study(load_study(PAPER, overrides), root)
+    study.store.mkdir(parents=True)
+    plan = resolve(study, missing="placeholder").plan
     if num_finetunings:
         single = [replace(group, grid=(point,)) for group in plan.groups for point in group.grid]
         spread = single[:: max(len(single) // num_finetunings, 1)]

@@ -82,7 +82,9 @@ def test_from_texts_to_vectors(cli, place, monkeypatch):
     assert cli("encode", "model", "texts.jsonl", "--column", "body", "--out", "y.npy")[0] == 0
     code, out, err = cli("encode", "model", "texts.jsonl", "--out", "z.npy")
     assert (code, out) == (2, "")
-    assert err == "error: texts.jsonl:1: no column 'text'; there are 'body'\n"
+    assert (
+        err == "error: texts.jsonl:1: no column 'text'; there are 'body'; name it with --column\n"
+    )
     assert not (place / "z.npy").exists()
 
 

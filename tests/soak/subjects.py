@@ -77,7 +77,7 @@ def soaking() -> Iterator[None]:
         patch.setattr("os.fsync", lambda _: None)  # no machine stops here; `disk` has its own
         patch.setattr("biphasic.training.records.heldout.HELDOUT_TOKENS", 128)
         patch.setattr("biphasic.execution.scheduler.RetryPolicy.delay", lambda *_: 0.05)
-        for module in ("scheduler", "inline"):
+        for module in ("scheduler", "local"):
             patch.setattr(f"biphasic.execution.{module}._TAKEN_SECONDS", 0.1)
         patch.setattr("biphasic.locks.LEASE_SECONDS", 10.0)
         patch.setattr("biphasic.locks.HEARTBEAT_SECONDS", 1.0)
@@ -321,8 +321,7 @@ def _without_times(file: Path) -> Any:
         return [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in lines]
     if file.name in {"state.json", "result.json"}:
         record = json.loads(file.read_text())
-        del record["seconds"]
-        return record
+        return {key: value for key, value in record.items() if key not in {"seconds", "sealed"}}
     return file.read_bytes()
 
 

@@ -14,6 +14,12 @@ from biphasic.tasks.protocol import FinetuneProtocol
 
 
 class _Task(Learner):
+    def __init__(self):
+        """Encode nothing: the models are made by hand."""
+
+    def encode(self, task):
+        raise NotImplementedError
+
     def evaluate(self, encoder, head):
         raise NotImplementedError
 

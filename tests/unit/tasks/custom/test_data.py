@@ -130,7 +130,12 @@ def test_regression_refuses_what_is_no_number(store, custom, value):
             "",
             "train.csv:1: no column 'label'; there are 'text', ' label'",
         ),
-        (".csv", "a;label\nx;1\n", "", "train.csv:1: no column of the usual names .*'a;label'"),
+        (
+            ".csv",
+            "a;label\nx;1\n",
+            "",
+            "train.csv:1: semicolons separate the columns; save the file with commas",
+        ),
         (".csv", "text,label\na,0.5\nb,1\n", "", "train.csv:2: the label 0.5 is a fraction"),
         (".csv", "text,label\na,x\nb,y\n", "text,label\n", "test.csv: the test split is empty"),
         (".csv", "text,label\n", "", "train.csv: the train split is empty"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -199,8 +200,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     real = HubSplit.open
     root = tmp_path / "hub"
 
-    def open_hub(split: HubSplit, copies: Path | None) -> HubTable:
-        opened = real(replace(split, dataset=str(root / split.dataset), revision=None))
+    def open_hub(split: HubSplit, copies: Path | None, texts: Sequence[str]) -> HubTable:
+        split_here = replace(split, dataset=str(root / split.dataset), revision=None)
+        opened = real(split_here, texts=texts)
         origin = {key: value for key, value in opened.origin.items() if key != "local"}
         named = {"dataset": split.dataset, "revision": split.revision}
         return HubTable(opened.rows, {**origin, **named})
