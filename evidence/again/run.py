@@ -84,7 +84,7 @@ def block(path: Path, seed: int, part: str) -> Path:
 
 def pack(name: str) -> None:
     """Write a study's records: no weights, and scores of examples only of chosen runs."""
-    records, archive = load_records(ROOT / name), HERE / "records" / f"{name}.tar.xz"
+    records, archive = load_records(ROOT / name), HERE / "records" / f"{name}.tar.gz"
     groups = (*records.selected.values(), *records.baselines.values())
     counted = {result.id for results in groups for result in results}
     archive.parent.mkdir(exist_ok=True)
