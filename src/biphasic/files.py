@@ -95,7 +95,7 @@ def read_json(path: Path, *, remedy: str = REPAIR) -> Any:
 
 def json_value(text: str) -> Any:
     """Parse JSON text; a repeated key is refused, as its last value would replace the others."""
-    value = json.loads(text, object_pairs_hook=_distinct)
+    value = _DECODER.decode(text)
     if "\\ud" in text or "\\uD" in text:
         for key, item in value.items() if isinstance(value, dict) else [("", value)]:
             try:
@@ -111,6 +111,9 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) < len(pairs):
         raise ValueError(f"the key '{repeated(key for key, _ in pairs)[0]}' is repeated")
     return value
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_distinct)  # `json.loads` would make one a call
 
 
 def read_json_object(path: Path, *, remedy: str = REPAIR) -> dict[str, Any]:
