@@ -123,9 +123,10 @@ class Bars(Progress):
             if self.disable:
                 say_on(self.console)(self._line())
             last = _PRINTED[self.console] = time.monotonic()
+            if is_said:
+                continue
             ran, waited = (now - then for now, then in zip(_times(), before, strict=True))
-            if waited > max(ran, WAITED_SECONDS) and not is_said:
-                is_said = True
+            if is_said := waited > max(ran, WAITED_SECONDS):
                 say_on(self.console)(
                     f"threads ran for {ran:,.0f} s and waited {waited:,.0f} s for cores that other "
                     "programs use; fewer may be faster (--threads or OMP_NUM_THREADS)"

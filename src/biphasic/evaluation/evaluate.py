@@ -305,7 +305,9 @@ def _summarise(
         with progress_bar(console, "computing floors and references"):
             compute_baselines(floors, plan.store, encoder_of(plan).folder)
     for one in floors:
-        scores[one.name].append(100 * (_verified(store, one.id).test or {})[metric])
+        share = (_verified(store, one.id).test or {}).get(metric)
+        if share is not None:  # a plugin's metric may be of models alone
+            scores[one.name].append(100 * share)
     return Evaluation(
         task=task.info,
         metric=metric,

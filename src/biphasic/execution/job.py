@@ -102,7 +102,7 @@ class Failure:
 
     id: str
     label: str
-    error: str  # error message in one line
+    error: str  # error message
     tries: int
     log: Path | None
     divergence: str = ""  # which value was not finite at which step; empty for other failures

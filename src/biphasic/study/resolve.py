@@ -48,6 +48,7 @@ from biphasic.study.inputs.corpus import (
     prepare_corpus,
     pretrained_model,
     recall,
+    remember,
     tasks_of,
 )
 from biphasic.study.inputs.overlaps import count_overlaps
@@ -133,7 +134,8 @@ def _built(study: Study, console: Console, *, fresh: bool) -> ResolvedStudy:
     config, store, say = study.config, study.store, say_on(console)
     # Before the tasks, which take time: a missing source fails early.
     recipes = [*study.recipes.values()]
-    settings = corpus_of(config.corpus, recipes).pinned()
+    given = corpus_of(config.corpus, recipes)
+    settings = given.pinned()
     corpus = locate_corpus(settings, store)
     with progress_bar(console, "finding finished encoders"):
         models = {arm.name: arm.encoder for arm in config.arms if arm.encoder}
@@ -153,6 +155,8 @@ def _built(study: Study, console: Console, *, fresh: bool) -> ResolvedStudy:
     paths, data = DataPaths.of(corpus), None
     if config.reads_corpus:
         prepare_corpus(settings, corpus, store, console=console, recipes=recipes)
+        if given.folder is None and not is_local(given):
+            remember(store, given, corpus)  # plans look it up without asking the hub
     with progress_bar(console, "checking text, tasks and states"):
         if config.reads_corpus:
             paths = paths.extended(recipes)

@@ -90,6 +90,17 @@ def test_a_corpus_of_the_hub_is_the_one_that_a_run_found_for_its_settings(tmp_pa
     assert not is_used(sources=["hf:owner/text?revision=v1"])
 
 
+def test_a_plan_finds_the_corpus_that_a_run_built_from_the_hub(tmp_path, monkeypatch):
+    (tmp_path / "a.jsonl").write_text("\n".join(f'{{"text": "Document {n}."}}' for n in range(40)))
+    settings = {"sources": ["hf:owner/text"], "vocab_size": 300, "heldout_fraction": 0.3}
+    corpus = {**settings, "sources": [str(tmp_path / "a.jsonl")]}  # in place of a commit
+    monkeypatch.setattr(CorpusConfig, "pinned", lambda _: CorpusConfig(**corpus))
+    changes = {"corpus": settings, "tasks": [], "evaluation_points": []}
+    made = resolve(Study(study(**changes), tmp_path), missing="build").plan
+    found = previewed(tmp_path, **changes)
+    assert (states_of(found), found.assumed) == (states_of(made), ())
+
+
 def test_all_missing_local_data_are_listed(tmp_path):
     tasks = [{"name": "a", "source": "sc:none"}, {"name": "b", "source": str(tmp_path / "no.yaml")}]
     with pytest.raises(DataError) as refused:

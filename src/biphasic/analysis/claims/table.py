@@ -346,7 +346,9 @@ class _Question:
         if not self.are_tested([row]):
             return _by_means(row, other)
         keys = [*row.terms, *other.terms]
-        if len(keys) == 2 and keys[0][1] == keys[1][1]:  # two models on one dataset
+        if (
+            len(row.terms) == len(other.terms) == 1 and keys[0][1] == keys[1][1]
+        ):  # two models on one dataset
             pair = self.family(keys[0][1]).compare(keys[0][0], keys[1][0])
             return pair.verdict if pair is not None and pair.is_clear else None
         weights = weighted((1, row), (-1, other))

@@ -222,7 +222,8 @@ def remember(store: Path, settings: object, folder: Path) -> None:
 def recall(store: Path, settings: object) -> Path | None:
     """Return where the data of settings are, as an earlier run found them; None if none did."""
     path = _note(store, settings)
-    return store / read_json_object(path, remedy="delete it")["folder"] if path.is_file() else None
+    name = read_json_object(path, remedy="delete it").get("folder") if path.is_file() else None
+    return store / name if isinstance(name, str) else None
 
 
 def _note(store: Path, settings: object) -> Path:
@@ -269,8 +270,6 @@ def prepare_corpus(
             build_missing_corpus(
                 config, folder, store, say=say_on(console), progress=report, check_tokenizer=check
             )
-    if config.folder is None and not is_local(config):
-        remember(store, config, folder)
     return DataPaths.of(folder)
 
 

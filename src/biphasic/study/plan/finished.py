@@ -246,6 +246,8 @@ def _is_other_result(store: Store, name: str, states: Iterable[str]) -> bool:
 def _results_of(store: Store, states: Iterable[str]) -> Iterator[str]:
     """Yield all results of some states, also those of other studies."""
     for name in store.walk(RESULT) if states else ():
-        with suppress(CheckpointError):  # damaged; the command that reads it says so
+        with suppress(
+            CheckpointError, DataError
+        ):  # damaged or newer; the command that reads it says so
             if store.result(name).state in states:
                 yield name
