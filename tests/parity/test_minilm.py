@@ -79,8 +79,8 @@ def sentence_transformer(folder: Path) -> Any:
 
 @torch.inference_mode()
 def pooled(folder: Path, tokenizer: TextTokenizer, texts: list[str], batching: Batching) -> Tensor:
-    sequences, num_cut = encode_texts(texts, tokenizer, max_seqlen=MAX_SEQLEN)
-    assert num_cut > 0
+    sequences, cut = encode_texts(texts, tokenizer, max_seqlen=MAX_SEQLEN)
+    assert any(cut)
     return encoder(folder, tokenizer, batching=batching).pooled(sequences)
 
 

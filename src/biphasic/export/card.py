@@ -50,7 +50,7 @@ _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _METRIC_IDS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
 # The objective whose head predicts a token at its own position; others predict the next one.
 _MASKED = "mlm"
-_CLASSES = {
+AUTO_CLASSES = {
     "sequence-classification": "AutoModelForSequenceClassification",
     "token-classification": "AutoModelForTokenClassification",
     "question-answering": "AutoModelForQuestionAnswering",
@@ -212,7 +212,7 @@ def write_fitted_card(folder: Path, record: HeadRecord, *, name: str, difference
         record=record,
         kind=kind,
         does=kind.facts.does.format(number=len(record.labels)),
-        auto_class=_CLASSES.get(record.form),
+        auto_class=AUTO_CLASSES.get(record.form),
         template=json.dumps(template, ensure_ascii=False)
         if kind.facts.is_pooled and template
         else "",

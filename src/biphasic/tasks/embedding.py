@@ -131,7 +131,7 @@ def fetch_embedding_model(model: str, *, revision: str | None = None) -> Path:
 def never_saw_both_ways(folder: Path) -> bool:
     """Return whether a model is a plain decoder: not an export, a state or an embedding model."""
     # It can embed texts, but with bidirectional attention that it was never trained for.
-    if (folder / MODULES).is_file() or (folder / "state.json").is_file():
+    if (folder / MODULES).is_file() or (folder / _STATE).is_file():
         return False
     config = read_config(folder)
     return is_decoder(config) and not is_open(config)

@@ -157,8 +157,8 @@ def frame(ids: Sequence[int], tokenizer: TextTokenizer, *, max_seqlen: int) -> T
 
 def encode_texts(
     texts: Sequence[str], tokenizer: TextTokenizer, *, max_seqlen: int
-) -> tuple[list[TokenIds], int]:
-    """Return the framed sequence of each text, and how many texts were cut."""
+) -> tuple[list[TokenIds], list[bool]]:
+    """Return the framed sequence of each text, and which were cut."""
     encoded = tokenizer.encode_many(texts)
-    cut = sum(len(ids) + 2 > max_seqlen for ids in encoded)
+    cut = [len(ids) + 2 > max_seqlen for ids in encoded]
     return [frame(ids, tokenizer, max_seqlen=max_seqlen) for ids in encoded], cut

@@ -21,7 +21,7 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
 from biphasic.evaluation.evaluate import encoder_of, finetune_grid, score_grid
 from biphasic.evaluation.result import Evaluation
-from biphasic.export.card import write_fitted_card
+from biphasic.export.card import AUTO_CLASSES, write_fitted_card
 from biphasic.export.finetuned.forms import WrittenForm, forms_of
 from biphasic.export.hf import pair_ids, write_sentence_transformers, write_tokenizer
 from biphasic.export.output import find_made, new_folder, sign
@@ -139,14 +139,6 @@ def _difference(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / ours.abs().max().clamp(min=1e-6))
 
 
-_LOADING = {
-    "sequence-classification": "loads with AutoModelForSequenceClassification",
-    "token-classification": "loads with AutoModelForTokenClassification",
-    "question-answering": "loads with AutoModelForQuestionAnswering",
-    "sentence-transformers": "loads with SentenceTransformer or AutoModel",
-}
-
-
 @dataclass(frozen=True, repr=False)
 class FinetunedFolder(Shown):
     """A fine-tuned model on disk."""
@@ -179,7 +171,8 @@ class FinetunedFolder(Shown):
             how = f"rate {rate(record.learning_rate)}, seed {record.seed}"
             yield f"kept: {how if record.learning_rate else 'linear model'}: {scores}"
         code = " and trust_remote_code=True" if record.needs_code else ""
-        yield f"{self.folder}: {_LOADING[record.form]}{code}"
+        name = AUTO_CLASSES.get(record.form, "SentenceTransformer or AutoModel")
+        yield f"{self.folder}: loads with {name}{code}"
 
     def lines(self) -> Iterator[str]:
         """Return the scores of the grid, and the kept model."""

@@ -205,14 +205,14 @@ def check_lengths(
                 f"task '{name}': layer: {protocol.layer}: the encoder has {layers} layers"
             )
         elif kind is not None:
-            facts = KINDS[kind].facts
-            if protocol.is_probe and facts.is_trained and not facts.is_probed:
-                known = ", ".join(each.name for each in KINDS.values() if each.facts.is_probed)
+            facts, learner = KINDS[kind].facts, KINDS[kind].learner
+            if protocol.is_probe and facts.is_trained and not learner.is_probed():
+                known = ", ".join(e.name for e in KINDS.values() if e.learner.is_probed())
                 problems.append(
                     f"task '{name}': train: head is for tasks of kind {known}, not '{kind}'"
                 )
             try:
-                KINDS[kind].learner.check_protocol(tokenizer, protocol=protocol)
+                learner.check_protocol(tokenizer, protocol=protocol)
             except ConfigError as error:
                 problems.append(f"task '{name}': {error}")
     if problems:

@@ -114,7 +114,6 @@ class Classification(TaskKind):
     facts = Facts(
         **vars(FIRST_KINDS["sc"]),
         is_pooled=True,
-        is_probed=True,
         does="assigns one of {number} labels to a text",
         problem_type="single_label_classification",
     )
@@ -220,7 +219,6 @@ class MultiLabel(TaskKind):
     facts = Facts(
         **vars(FIRST_KINDS["ml"]),
         is_pooled=True,
-        is_probed=True,
         does="assigns any of {number} labels to a text",
         output_note="A label applies if its output is above 0, a probability above one half.",
         problem_type="multi_label_classification",

@@ -77,7 +77,6 @@ class Facts(KindFacts):
     has_windows: bool = False  # whether a training example may be several items
     paper_metric: str | None = None  # decides in the reference study, if not the first
     is_pooled: bool = False  # whether the head takes the mean of states, not each state
-    is_probed: bool = False  # whether a linear model can be fitted on frozen states
     is_cosine: bool = False  # whether scores are cosines of vectors of texts
     does: str = ""  # what a fine-tuned model does, in cards; `{number}` of labels
     output_note: str = ""  # sentence in cards about the meaning of outputs
@@ -186,8 +185,8 @@ class Learner(ABC):
         from biphasic.tasks.encoding import encode_texts
 
         longest = self.protocol.max_seqlen
-        sequences, num_cut = encode_texts(texts, self.tokenizer, max_seqlen=longest)
-        self.num_truncated[of] = self.num_truncated.get(of, 0) + num_cut
+        sequences, cut = encode_texts(texts, self.tokenizer, max_seqlen=longest)
+        self.num_truncated[of] = self.num_truncated.get(of, 0) + sum(cut)
         return sequences
 
     @property
@@ -216,6 +215,11 @@ class Learner(ABC):
     def score(cls, task: Any, split: str, predicted: Any) -> SplitScores:
         """Score what a model or a baseline predicts for the examples of a split."""
         raise NotImplementedError
+
+    @classmethod
+    def is_probed(cls) -> bool:
+        """Return whether a linear model can be fitted on frozen states."""
+        return cls.frozen is not Learner.frozen
 
     def frozen(
         self, encoder: Encoder, split: str, chosen: NDArray[np.int64] | None = None

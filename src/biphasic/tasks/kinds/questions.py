@@ -20,7 +20,7 @@ from biphasic.tasks.baselines import Baseline, no_answer, shared_words
 from biphasic.tasks.kinds.examples import FIELDS, Example, RecordFiles, Text
 from biphasic.tasks.kinds.kind import Facts, Learner, Predictions, SplitScores, TaskKind
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, ExampleTask, HeadRecord
+from biphasic.tasks.records import ExampleTask, HeadRecord
 from biphasic.tasks.settings import FileSettings, TaskSettings
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class AnswerLearner(Learner):
 
     def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
         """Score validation and test; a question's score is its F1."""
-        return {split: self._evaluate(encoder, head, split) for split in SPLITS[1:]}
+        return {split: self._evaluate(encoder, head, split) for split in self.scored}
 
     def _evaluate(self, encoder: Encoder, head: nn.Module, split: str) -> SplitScores:
         spans = _best_spans(encoder, head, self.parts[split], self.max_answer_tokens)

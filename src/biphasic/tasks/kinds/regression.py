@@ -108,7 +108,6 @@ class Regression(TaskKind):
     facts = Facts(
         **vars(FIRST_KINDS["sr"]),
         is_pooled=True,
-        is_probed=True,
         does="predicts a number for a text",
         problem_type="regression",
     )

@@ -23,7 +23,7 @@ from biphasic.rows import Row, plain_name, read_lines
 from biphasic.tasks.baselines import Baseline, dictionary
 from biphasic.tasks.kinds.examples import FIELDS, LABELS, Example, Parsing, RecordFiles
 from biphasic.tasks.kinds.kind import Facts, Learner, Predictions, SplitScores, TaskKind
-from biphasic.tasks.records import NO_PREDICTION, SPLITS, ExampleTask, HeadRecord
+from biphasic.tasks.records import NO_PREDICTION, ExampleTask, HeadRecord
 from biphasic.tasks.rows.labels import Labels, check_labels, found_tags
 from biphasic.tasks.settings import FileSettings
 
@@ -148,7 +148,7 @@ class TagLearner(Learner):
 
     def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
         """Score validation and test; a sentence's score is its token F1."""
-        return {split: self._evaluate(encoder, head, split) for split in SPLITS[1:]}
+        return {split: self._evaluate(encoder, head, split) for split in self.scored}
 
     def _evaluate(self, encoder: Encoder, head: nn.Module, split: str) -> SplitScores:
         sentences = self.sentences[split]
@@ -236,7 +236,6 @@ class Tagging(TaskKind):
     facts = Facts(
         **vars(FIRST_KINDS["tc"]),
         paper_metric="sentence_token_f1",
-        is_probed=True,
         does="finds entities in a text",
         pipeline="token-classification",
         form="token-classification",

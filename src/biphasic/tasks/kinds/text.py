@@ -16,7 +16,7 @@ from biphasic.rows import Row
 from biphasic.tasks.kinds.examples import FIELDS, Example, Parsing, known_columns, usual_columns
 from biphasic.tasks.kinds.kind import Learner, SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, ExampleTask, HeadRecord
+from biphasic.tasks.records import ExampleTask, HeadRecord
 from biphasic.tasks.settings import PAIR_TEMPLATE, FileSettings, TaskSettings, fill, template_fields
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class TextLearner(Learner):
             split: self.score_outputs(
                 split, head(encoder.pooled(self.sequences[split])).cpu().numpy()
             )
-            for split in SPLITS[1:]
+            for split in self.scored
         }
 
     def score_outputs(self, split: str, outputs: Array) -> SplitScores:
@@ -197,11 +197,10 @@ def pooled_outputs(
     finetuned: FinetunedModel, texts: Sequence[str]
 ) -> tuple[NDArray[np.float64], list[bool]]:
     """Return the head's outputs for texts, [num_texts, num_outputs], and which were cut."""
-    from biphasic.tasks.encoding import frame
+    from biphasic.tasks.encoding import encode_texts
 
-    tokenizer, most = finetuned.tokenizer, finetuned.protocol.max_seqlen
-    encoded = tokenizer.encode_many(texts)
-    sequences = [frame(ids, tokenizer, max_seqlen=most) for ids in encoded]
+    longest = finetuned.protocol.max_seqlen
+    sequences, cut = encode_texts(texts, finetuned.tokenizer, max_seqlen=longest)
     # In double precision the probabilities of a text add up to one.
     outputs = finetuned.head(finetuned.encoder.pooled(sequences)).cpu().double().numpy()
-    return outputs, [len(ids) + 2 > most for ids in encoded]
+    return outputs, cut
