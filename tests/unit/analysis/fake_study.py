@@ -209,3 +209,20 @@ def seal_again(folder: Path) -> None:
 def write_json(path: Path, value: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def write_study_with_factors(folder: Path, **fields: Any) -> Path:
+    """Write a study of one size whose records name the factors of each arm."""
+    study, _ = FakeStudy(**fields).write(folder)
+    path = study / "study.json"
+    record = json.loads(path.read_text("utf-8"))
+    parts = {"mlm": [("mlm", 400)], "clm": [("clm", 400)], "untrained": [],
+             "clm-25-mlm-75": [("clm", 100), ("mlm", 300)],
+             "clm-50-mlm-50": [("clm", 200), ("mlm", 200)]}  # fmt: skip
+    for arm in record["arms"]:
+        arm |= {"model": "nano", "parameters": 1_900_000, "phases": [
+            {"objective": name, "steps": steps} | ({"mask_rate": 0.4} if name == "mlm" else {})
+            for name, steps in parts[arm["name"]]
+        ]}  # fmt: skip
+    write_json(path, record)
+    return study

@@ -4,32 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
-from typing import Any
 
-from fake_study import FakeStudy, write_json
+from fake_study import write_study_with_factors
 
 from biphasic.analysis.page.render import render
 from biphasic.analysis.records import load_records
 
 COMMAND = ["claims"]
-
-
-def write_study(folder: Path, **fields: Any) -> Path:
-    """Write a study of one size whose records name the factors of each arm."""
-    study, _ = FakeStudy(**fields).write(folder)
-    path = study / "study.json"
-    record = json.loads(path.read_text("utf-8"))
-    parts = {"mlm": [("mlm", 400)], "clm": [("clm", 400)], "untrained": [],
-             "clm-25-mlm-75": [("clm", 100), ("mlm", 300)],
-             "clm-50-mlm-50": [("clm", 200), ("mlm", 200)]}  # fmt: skip
-    for arm in record["arms"]:
-        arm |= {"model": "nano", "parameters": 1_900_000, "phases": [
-            {"objective": name, "steps": steps} | ({"mask_rate": 0.4} if name == "mlm" else {})
-            for name, steps in parts[arm["name"]]
-        ]}  # fmt: skip
-    write_json(path, record)
-    return study
 
 
 def test_the_paper_s_table_as_json(run) -> None:
@@ -53,7 +34,7 @@ def test_the_paper_s_table_as_json(run) -> None:
 
 def test_markdown_has_a_section_per_claim_and_shows_texts_as_they_are(run, tmp_path) -> None:
     title = "a|b <script>alert(1)</script>\n# [x](http://y)"
-    study = write_study(tmp_path, title=title)
+    study = write_study_with_factors(tmp_path, title=title)
     code, out, _ = run(study, "--markdown")
     assert code == 0
     assert "<script>" not in out
@@ -63,7 +44,7 @@ def test_markdown_has_a_section_per_claim_and_shows_texts_as_they_are(run, tmp_p
 
 def test_claims_are_open_where_the_report_cannot_tell(run, tmp_path) -> None:
     """Two seeds: the means differ, and no test says that they do."""
-    study = write_study(tmp_path, seeds=(0, 1))
+    study = write_study_with_factors(tmp_path, seeds=(0, 1))
     code, out, _ = run(study, "--json")
     assert code == 0
     claims = json.loads(out)["claims"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_study import ARMS, TASKS, FakeStudy, write_json
+from fake_study import ARMS, TASKS, FakeStudy, write_json, write_study_with_factors
 from made_layout import write_cell
 
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
@@ -54,18 +54,7 @@ def fake(place: Path, **fields: Any) -> None:
 
 def known(place: Path, **fields: Any) -> None:
     """A study of one size whose records name the factors of each arm."""
-    study, _ = FakeStudy(**fields).write(place)
-    record = json.loads((study / "study.json").read_text("utf-8"))
-    parts = {"mlm": [("mlm", 400)], "clm": [("clm", 400)], "untrained": [],
-             "clm-25-mlm-75": [("clm", 100), ("mlm", 300)],
-             "clm-50-mlm-50": [("clm", 200), ("mlm", 200)]}  # fmt: skip
-    for arm in record["arms"]:
-        arm |= {"model": "nano", "parameters": 1_900_000, "phases": [
-            {"objective": name, "steps": steps} | ({"mask_rate": 0.4} if name == "mlm" else {})
-            for name, steps in parts[arm["name"]]
-        ]}  # fmt: skip
-    write_json(study / "study.json", record)
-    study.rename(place / "study")
+    write_study_with_factors(place, **fields).rename(place / "study")
 
 
 def papers(place: Path) -> None:
