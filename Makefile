@@ -12,9 +12,9 @@ TEST_PROCESSES ?= logical
 PYTEST_FLAGS ?=
 # For each kind of input, with atheris.
 FUZZ_SECONDS ?= 30
-# Prints what the built-in corpus reads beside our dependencies, and what builds the package.
-CORPUS := 'import tomllib; groups = tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]; \
-	print("hatchling", "editables", *groups["corpus"])'
+# Prints what builds the package, what it needs, and what the built-in corpus reads beside that.
+NEEDED := 'import tomllib; file = tomllib.load(open("pyproject.toml", "rb")); \
+	print("hatchling", "editables", *file["project"]["dependencies"], *file["dependency-groups"]["corpus"])'
 # What `test-quick` covers; commands, tasks, exports and whole runs are left to `test`.
 QUICK := base data model objectives training study analysis
 
@@ -35,8 +35,8 @@ $(STARTED): pyproject.toml requirements.lock
 		echo "Name another one: make PYTHON=python3.12 $(or $(MAKECMDGOALS),install)" >&2; exit 1; }
 	@echo "Installing into .venv: once, some minutes, 2 GB (6 GB where torch brings CUDA)"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
-	@$(BIN)/python -c $(CORPUS) | xargs $(BIN)/python -m pip install --quiet -c requirements.lock
-	@$(BIN)/python -m pip install --quiet -c requirements.lock --no-build-isolation -e .
+	@$(BIN)/python -c $(NEEDED) | xargs $(BIN)/python -m pip install --quiet -c requirements.lock
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(INSTALLED): $(STARTED)
