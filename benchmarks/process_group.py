@@ -40,7 +40,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from biphasic.distributed import ProcessGroup, joined_process_group
-from biphasic.execution import node
+from biphasic.execution import rank_worker
 from biphasic.model.compute.layers import transformer_layers
 from biphasic.training import loop, memory
 from biphasic.training.compute import ComputeConfig
@@ -179,7 +179,7 @@ def measure_side(setting: Setting, side: str, saves: str, given: argparse.Namesp
     own += ["--steps", str(given.steps), "--saves", saves]
     own += ["--allocator", given.allocator]
     with tempfile.TemporaryDirectory() as folder:
-        _, *group = node.command(f"{folder}/store", 1, processes, own)
+        _, *group = rank_worker.command(f"{folder}/store", 1, processes, own)
         numbers, _ = measured(
             group if processes > 1 else own,
             threads=given.processes // processes,

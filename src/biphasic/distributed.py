@@ -1,9 +1,9 @@
 """Process groups: ranks that share one computation.
 
 Usually there is a single rank without a process group, and sums return their input.
-`execution/node.py` starts several ranks and sets their environment. Each rank has a heartbeat: the
-process that started them watches what they do (`execution/ranks.py`) and finds a rank that
-hangs.
+`execution/rank_worker.py` starts several ranks and sets their environment. Each rank has a
+heartbeat: the process that started them watches what they do (`execution/ranks.py`) and finds a
+rank that hangs.
 """
 
 from __future__ import annotations

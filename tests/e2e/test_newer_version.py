@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from biphasic.study.gc.pins import record_pin
+from biphasic.study.pins import record_pin
 from mini_study import edit_json, write_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unrendered", "unprobed")]

@@ -8,7 +8,7 @@ import pytest
 
 from biphasic.errors import DataError
 from biphasic.model.checks.limits import model_limits
-from biphasic.study.gc.pins import read_pins, record_pin
+from biphasic.study.pins import read_pins, record_pin
 from biphasic.tasks.embedding import Choices, embedding_settings
 from biphasic.tasks.finetuned import read_head
 from biphasic.tasks.folder import read_description

@@ -25,7 +25,7 @@ from biphasic.data.pairs.folder import Pairs
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.distributed import ProcessGroup, joined_process_group
 from biphasic.errors import BiphasicError, LostRankError
-from biphasic.execution import node
+from biphasic.execution import rank_worker
 from biphasic.training import run
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
@@ -52,7 +52,7 @@ def process_outcomes(
         "runs": runs,
     }
     (folder / "runs.json").write_text(json.dumps(plan))
-    command = node.command(str(folder / "store"), 1, ranks, [__file__, str(folder)])
+    command = rank_worker.command(str(folder / "store"), 1, ranks, [__file__, str(folder)])
     with forking():
         ended = subprocess.run(
             command,

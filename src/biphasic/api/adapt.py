@@ -15,7 +15,7 @@ from biphasic.api.training import Training
 from biphasic.api.verb import Function, Revision, option
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
-from biphasic.training.intervals import HELDOUT_OBJECTIVES
+from biphasic.training import HELDOUT_OBJECTIVES
 
 if TYPE_CHECKING:
     from biphasic.data.building.config import CorpusConfig

@@ -81,7 +81,7 @@ class Diff(Root):
 
     def __call__(self) -> Findings:
         from biphasic.shown import Findings
-        from biphasic.study.plan.diff import difference_lines
+        from biphasic.study.plan.summary import difference_lines
         from biphasic.study.resolve import resolve
         from biphasic.study.settings.load import load_study
         from biphasic.study.study import Study

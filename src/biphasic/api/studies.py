@@ -14,13 +14,12 @@ from biphasic.store import STORE
 
 if TYPE_CHECKING:
     from biphasic.analysis.tune_record import TuneBy
-    from biphasic.study.gc.clean import Cleaning
-    from biphasic.study.gc.verify import Verification
-    from biphasic.study.run.control import Retried
-    from biphasic.study.run.run import StudyOutcome
+    from biphasic.study.clean import Cleaning
+    from biphasic.study.run.run import Retried, StudyOutcome
     from biphasic.study.settings.study import StudyConfig
-    from biphasic.study.status.record import StudyStatus
+    from biphasic.study.status import StudyStatus
     from biphasic.study.tune.search import Tuned
+    from biphasic.study.verify import Verification
 
 
 def _rates(text: str) -> tuple[float, ...]:
@@ -150,8 +149,7 @@ class Status(AnyStudy):
     """
 
     def __call__(self) -> StudyStatus:
-        from biphasic.study.find import find_study
-        from biphasic.study.status.status import study_status
+        from biphasic.study.find import find_study, study_status
 
         return study_status(*find_study(self.study, self.root_folder))
 
@@ -200,7 +198,7 @@ class Cancel(NamedStudy, Quiet):
     """
 
     def __call__(self) -> bool:
-        from biphasic.study.run.control import cancel_study
+        from biphasic.study.status import cancel_study
 
         return cancel_study(self.study_folder, say=self.say)
 
@@ -230,7 +228,8 @@ class Retry(NamedStudy, Quiet):
 
     def __call__(self) -> Retried:
         from biphasic.locks import LOCK, find_owner
-        from biphasic.study.run.control import Retried, retry_jobs
+        from biphasic.study.run.run import Retried
+        from biphasic.study.status import retry_jobs
         from biphasic.study.study import Study
 
         folder = self.study_folder
@@ -268,7 +267,7 @@ class Verify(AnyStudy, Quiet):
     """
 
     def __call__(self) -> Verification:
-        from biphasic.study.gc.verify import verify_study
+        from biphasic.study.verify import verify_study
 
         return verify_study(self.study_folder, say=self.say)
 
@@ -292,7 +291,7 @@ class Clean(Root, Quiet):
     """Include results of `pretrain`, `adapt`, `evaluate` and `finetune` that no study needs."""
 
     def __call__(self) -> Cleaning:
-        from biphasic.study.gc.clean import clean
+        from biphasic.study.clean import clean
 
         pinned = self.also_pretrained
         return clean(self.root_folder, delete=self.delete, also_pretrained=pinned, say=self.say)

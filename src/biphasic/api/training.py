@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from biphasic.api.verb import Computing, Function, Logged, Quiet, Root, Verb, option
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
-from biphasic.training.intervals import CHECKPOINT_EVERY, HELDOUT_EVERY
+from biphasic.training import CHECKPOINT_EVERY, HELDOUT_EVERY
 
 if TYPE_CHECKING:
     from biphasic.data.building.config import CorpusConfig

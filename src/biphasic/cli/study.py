@@ -18,12 +18,11 @@ from biphasic.cli.output import echo, echo_answers, show_outcome, shown
 from biphasic.errors import ConfigError
 
 if TYPE_CHECKING:
-    from biphasic.study.gc.verify import Verification
     from biphasic.study.plan.summary import StudyPlan
-    from biphasic.study.run.control import Retried
     from biphasic.study.run.register import Registered
-    from biphasic.study.run.run import StudyOutcome
-    from biphasic.study.status.record import StudyStatus
+    from biphasic.study.run.run import Retried, StudyOutcome
+    from biphasic.study.status import StudyStatus
+    from biphasic.study.verify import Verification
 
 _REFRESH_SECONDS = 1.0
 
@@ -179,7 +178,7 @@ def _screen() -> Iterator[Callable[[StudyStatus], None]]:
     from rich.live import Live
     from rich.text import Text
 
-    from biphasic.study.status.record import short_line
+    from biphasic.study.status import short_line
 
     console = Console()
     if console.is_terminal:

@@ -1,6 +1,10 @@
-"""One rank of a process group, started by `node.py` with a job file.
+"""The ranks of one machine, and one of them, which trains the job in a file.
 
-It writes JSON objects to its original standard output: progress, heartbeats, its failure. On
+`python -m biphasic.execution.rank_worker STORE NODES PROCESSES RANK...` starts `python RANK...` for
+each rank, which find each other in `STORE`, and ends when all have ended. If one fails, or on
+SIGTERM, all are asked to end.
+
+A rank writes JSON objects to its original standard output: progress, heartbeats, its failure. On
 SIGTERM, and when standard input closes after a stop request, it saves its progress within seconds.
 When that closes without a request, the parent has died or a rank hangs, and it exits immediately.
 """
@@ -9,6 +13,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -20,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from biphasic.errors import StoppedError
 from biphasic.execution.job import Report, ShouldStop, described, throttled
 from biphasic.execution.worker import exit_later, prepare_torch, send
+from biphasic.ports import STORE
 
 if TYPE_CHECKING:
     from biphasic.distributed import ProcessGroup
@@ -88,3 +94,64 @@ def _beat(events: int, ranks: ProcessGroup) -> None:
             last = told
             send(events, event="heartbeat", rank=ranks.dp_rank, **told)
         time.sleep(interval)
+
+
+_POLL_SECONDS = 0.1
+_END_SECONDS = 30.0
+
+
+def command(store: str, nodes: int, processes: int, rank: list[str]) -> list[str]:
+    """Return the command that starts the ranks of a machine."""
+    return [sys.executable, "-m", __name__, store, str(nodes), str(processes), *rank]
+
+
+def run() -> None:
+    """Run the ranks of this machine; exit with code 1 if one of them failed."""
+    store, nodes, processes, *rank = sys.argv[1:]
+    is_over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: is_over.set())
+    node = 0
+    if int(nodes) > 1:
+        from biphasic.distributed import joined_node  # noqa: PLC0415 - torch, on several nodes only
+
+        node = joined_node(store)
+    ranks: list[subprocess.Popen[bytes]] = []
+    try:
+        for local in range(int(processes)):
+            names = {STORE: store, **_names(local, node, int(nodes), int(processes))}
+            command = [sys.executable, *rank]
+            ranks.append(subprocess.Popen(command, env={**os.environ, **names}))  # noqa: S603
+        # Until all have ended, or one has failed, or SIGTERM.
+        while None in (codes := [rank.poll() for rank in ranks]):
+            if any(codes) or is_over.wait(_POLL_SECONDS):
+                break
+    finally:
+        _end(ranks)
+    sys.exit(any(rank.returncode for rank in ranks))
+
+
+def _names(local: int, node: int, nodes: int, processes: int) -> dict[str, str]:
+    """Return a rank's place in the group, in the variables that torch uses."""
+    return {
+        "RANK": str(node * processes + local),
+        "WORLD_SIZE": str(nodes * processes),
+        "LOCAL_RANK": str(local),
+        "LOCAL_WORLD_SIZE": str(processes),
+    }
+
+
+def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
+    """Ask ranks to end, and kill those that do not."""
+    for rank in ranks:
+        rank.terminate()
+    end = time.monotonic() + _END_SECONDS
+    for rank in ranks:
+        try:
+            rank.wait(max(end - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            rank.kill()
+            rank.wait()
+
+
+if __name__ == "__main__":
+    run()

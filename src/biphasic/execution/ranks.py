@@ -29,7 +29,7 @@ from biphasic.child import messages
 from biphasic.config import DURATION, duration_seconds
 from biphasic.distributed import Activity, check_devices, served_store
 from biphasic.errors import BiphasicError, ConfigError, LostRankError
-from biphasic.execution import node
+from biphasic.execution import rank_worker
 from biphasic.execution.job import Progress, Report, ShouldStop, made_again, never
 from biphasic.execution.rank_worker import STOP_FILE
 from biphasic.execution.slots import Nodes
@@ -47,7 +47,7 @@ _SLOW = 1.5
 _SLOW_SHARE = 0.1  # a slow rank is named if it costs this share of all time
 _LONGEST_TICK = 1.0
 _POLL_SECONDS = 0.2
-_END_SECONDS = 60.0  # `node.py` gives ranks 30 s to end before it kills them
+_END_SECONDS = 60.0  # `rank_worker.py` gives ranks 30 s to end before it kills them
 
 
 def run_ranks(job: Any, report: Report, *, worker: str, should_stop: ShouldStop = never) -> None:
@@ -73,7 +73,7 @@ def run_ranks(job: Any, report: Report, *, worker: str, should_stop: ShouldStop 
         file.write_text(job.model_dump_json(), encoding="utf-8")
         rank = ["-m", worker, str(file)]
         with _store(nodes, Path(folder)) as store, _quiet_on_terminals() as log:
-            command = [*nodes.launch, *node.command(store, nodes.count, per_node, rank)]
+            command = [*nodes.launch, *rank_worker.command(store, nodes.count, per_node, rank)]
             with _started(command, file, per_node, log) as ranks:
                 failures, is_finished = _attend(ranks, file, report, should_stop, heartbeats)
                 if ranks.wait() or not is_finished:
@@ -146,7 +146,7 @@ def _attend(
         if should_stop():
             _ask_to_stop(ranks, file)
         if ranks.poll() is not None and ranks.stdin:
-            ranks.stdin.close()  # `node.py` is gone, maybe killed: its ranks must not go on alone
+            ranks.stdin.close()  # maybe killed: its ranks must not go on alone
         with suppress(Empty):
             event = events.get(timeout=_POLL_SECONDS)
             if event is None:

@@ -51,8 +51,7 @@ from biphasic.study.inputs.corpus import (
     remember,
     tasks_of,
 )
-from biphasic.study.inputs.overlaps import count_overlaps
-from biphasic.study.inputs.tasks import Missing, PlannedTask, TaskResolver
+from biphasic.study.inputs.tasks import Missing, PlannedTask, TaskResolver, count_in_text
 from biphasic.study.plan.finetuning import check_lengths, compute_baselines, other_reading
 from biphasic.study.plan.finished import Finished, OtherCode, plan_notes
 from biphasic.study.plan.plan import NO_CORPUS, Plan, plan_study
@@ -169,7 +168,7 @@ def _built(study: Study, console: Console, *, fresh: bool) -> ResolvedStudy:
     if data is not None:
         label = "looking for test examples in the training corpus"
         with progress_bar(console, label, unit="documents") as report:
-            notes += filter(None, [count_overlaps(store, data, tasks, report=report)])
+            notes += filter(None, [count_in_text(store, data, tasks, report=report)])
     notes += plan_notes(resolved.plan)
     while other := OtherCode.of_plan(resolved.plan):
         if not fresh:

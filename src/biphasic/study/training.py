@@ -16,9 +16,8 @@ from biphasic.locks import Say
 from biphasic.plugins import keep_files
 from biphasic.progress import say_on
 from biphasic.store import STATE, Store, read_state_record
-from biphasic.study.by_name import link_states, readable_name
-from biphasic.study.gc.pins import EVENT_FILES, record_pin
 from biphasic.study.inputs.corpus import DataPaths
+from biphasic.study.pins import EVENT_FILES, link_states, readable_name, record_pin
 from biphasic.study.plan.finished import OtherCode
 from biphasic.study.plan.plan import plan_study
 from biphasic.study.settings.arms import ArmConfig, RecipeConfig, recipe_name

@@ -16,9 +16,8 @@ from biphasic.errors import DataError, LockedError
 from biphasic.files import digest, write_json
 from biphasic.locks import LOCK, hold, lock_work
 from biphasic.store import is_complete
-from biphasic.study.by_name import link_states, readable_name
-from biphasic.study.gc.clean import clean
-from biphasic.study.gc.pins import read_pins, record_pin
+from biphasic.study.clean import clean
+from biphasic.study.pins import link_states, read_pins, readable_name, record_pin
 from biphasic.study.resolve import resolve
 from biphasic.study.run.record import settings_digest
 from biphasic.study.settings.study import StudyConfig

@@ -13,7 +13,7 @@ from biphasic.analysis.records import load_records
 from biphasic.records import StudyRecord
 from biphasic.registration import fixed_part
 from biphasic.store import RESULT, Store
-from biphasic.study.gc.pins import read_pins
+from biphasic.study.pins import read_pins
 from biphasic.study.plan.finetuning import rates_beyond
 from tiny_use import write_model, write_task
 

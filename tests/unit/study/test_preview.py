@@ -16,9 +16,8 @@ from biphasic.model.shape import PRESETS, architecture_shape
 from biphasic.store import complete_folder
 from biphasic.study.inputs.corpus import remember
 from biphasic.study.plan.cost import group_flops
-from biphasic.study.plan.diff import difference_lines
 from biphasic.study.plan.finished import plan_notes
-from biphasic.study.plan.summary import StudyPlan, summarise_plan
+from biphasic.study.plan.summary import StudyPlan, difference_lines, summarise_plan
 from biphasic.study.resolve import resolve
 from biphasic.study.settings.load import study_schema
 from biphasic.study.settings.study import StudyConfig

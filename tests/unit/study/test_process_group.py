@@ -21,7 +21,7 @@ from biphasic.distributed import (
     served_store,
 )
 from biphasic.errors import ConfigError, DataError, DoneElsewhereError, LostRankError
-from biphasic.execution import node, ranks
+from biphasic.execution import rank_worker, ranks
 from biphasic.execution.ranks import Heartbeats
 from biphasic.ports import STORE
 from biphasic.store import complete_folder
@@ -393,7 +393,7 @@ else:
 
 def start_node(script: Path, what: str) -> subprocess.Popen[str]:
     script.write_text(RANK_OF_A_TEST)
-    command = node.command("/a/store", 1, 2, [str(script), what])
+    command = rank_worker.command("/a/store", 1, 2, [str(script), what])
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 

@@ -20,7 +20,7 @@ from biphasic.execution.slots import Slot, devices_environment, local_slots
 from biphasic.locks import this_process
 from biphasic.study.plan.plan import Plan, PlannedArm, Segment
 from biphasic.study.run.run import Monitor, default_workers
-from biphasic.study.status.record import read_progress
+from biphasic.study.status import read_progress
 from biphasic.study.study import Study
 from biphasic.training.lineage import Lineage
 from tiny_study import GROUND, tiny_study

@@ -7,8 +7,8 @@ import json
 import pytest
 import yaml
 
-from biphasic.study.gc.clean import clean
-from biphasic.study.inputs import overlaps
+from biphasic.study.clean import clean
+from biphasic.study.inputs import tasks as inputs
 from biphasic.study.run.record import study_record
 from biphasic.study.study import Study
 from small_root import prepare, study_of, write_texts
@@ -94,7 +94,7 @@ def test_an_example_of_two_texts_counts_by_one_and_retrieval_by_its_queries(
 def test_a_corpus_that_takes_too_long_is_not_read_and_the_run_says_so(
     file, tmp_path, cli, monkeypatch
 ):
-    monkeypatch.setattr(overlaps, "MOST_TOKENS", 1000)  # no test can have that much text
+    monkeypatch.setattr(inputs, "MOST_TOKENS", 1000)  # no test can have that much text
     code, _, said = cli("study", "jobs", file, "--root", tmp_path / "runs")
     assert code == 0
     assert "test examples were not looked for in the training corpus: it has" in said

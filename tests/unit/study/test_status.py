@@ -18,26 +18,25 @@ import pytest
 from biphasic.errors import ConfigError, DataError
 from biphasic.execution.job import read_requests
 from biphasic.locks import LEASE_SECONDS, LOCK, find_owner, hold, this_process
-from biphasic.study.find import find_study
-from biphasic.study.gc.verify import verify_study
+from biphasic.study import status as status_module
+from biphasic.study.find import find_study, study_status
 from biphasic.study.plan.cost import group_flops, segment_cost
 from biphasic.study.plan.summary import summarise_plan
-from biphasic.study.run import control
-from biphasic.study.run.control import cancel_study, retry_jobs
 from biphasic.study.run.run import missing_work
-from biphasic.study.status import record as record_module
-from biphasic.study.status.record import (
+from biphasic.study.status import (
     ArmProgress,
     FailedJob,
     JobCounts,
     ProgressRecord,
     RunnerRecord,
     RunningJob,
+    cancel_study,
+    retry_jobs,
     status_lines,
     write_progress,
 )
-from biphasic.study.status.status import study_status
 from biphasic.study.study import Study
+from biphasic.study.verify import verify_study
 from small_root import fake_result, fake_state, prepare, study_of, write_texts
 from tiny_study import clm, mlm
 
@@ -305,8 +304,8 @@ class Runner:
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(control, "_POLL_SECONDS", 0.01)
-    monkeypatch.setattr(control, "_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(status_module, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(status_module, "_AGAIN_SECONDS", 0.05)
 
 
 @pytest.mark.parametrize("forgets", [False, True])
@@ -333,8 +332,8 @@ def test_cancelling_does_not_wait_for_a_dead_remote_runner(folder, quick, monkey
     def sleep(_: float) -> None:
         clock[0] += 60
 
-    monkeypatch.setattr(control.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(control.time, "sleep", sleep)
+    monkeypatch.setattr(status_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(status_module.time, "sleep", sleep)
     messages = []
     assert cancel_study(folder, say=messages.append)
     assert "no heartbeat" in messages[1]
@@ -419,7 +418,7 @@ def test_watching_ends_with_the_study(root, folder, cli, quick, monkeypatch):
     monkeypatch.setattr(study, "_REFRESH_SECONDS", 0.01)
     runner = Runner(folder)
     write_progress(folder, record())
-    short_line, looks = record_module.short_line, []
+    short_line, looks = status_module.short_line, []
 
     def look(status):
         looks.append(status)
@@ -427,7 +426,7 @@ def test_watching_ends_with_the_study(root, folder, cli, quick, monkeypatch):
             cancel_study(folder, say=lambda _: None)
         return short_line(status)
 
-    monkeypatch.setattr(record_module, "short_line", look)
+    monkeypatch.setattr(status_module, "short_line", look)
     code, out, _ = cli("study", "status", "one", "--root", root, "--watch")
     assert runner.ended()
     assert code == 0
@@ -452,9 +451,7 @@ def test_cleaning_by_command(root, cli):
 def test_looking_at_a_running_study_imports_no_torch():
     import subprocess
 
-    program = (
-        "import sys, biphasic.study.status.status, biphasic.study.run.control, "
-        "biphasic.study.find, biphasic.cli.study; print('torch' in sys.modules)"
-    )
+    modules = "sys, biphasic.study.find, biphasic.cli.study"
+    program = f"import {modules}; print('torch' in sys.modules)"
     found = subprocess.check_output([sys.executable, "-c", program], text=True)
     assert found == "False\n"

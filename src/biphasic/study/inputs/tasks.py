@@ -6,7 +6,7 @@ Placeholders can replace tasks that are still to be built or fetched, to plan a 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -14,14 +14,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+from biphasic.amounts import amount
 from biphasic.config import nearest, parse_config
 from biphasic.data.packing import Attention
+from biphasic.data.text.near_duplicates import COMPARISON_VERSION
 from biphasic.errors import BiphasicError, ConfigError, DataError
-from biphasic.files import digest, expanded
+from biphasic.files import digest, expanded, read_json_object, write_json
 from biphasic.locks import LEASES, Say
 from biphasic.plugin_code import keep_code
+from biphasic.progress import Report
 from biphasic.pydocs.tasks import BUILTIN_TASKS
-from biphasic.store import BUILTIN, TASK, is_complete
+from biphasic.store import BUILTIN, OVERLAPS, TASK, is_complete
 from biphasic.study.inputs.corpus import (
     builtin_tasks_folder,
     prepare_builtin_tasks,
@@ -32,6 +35,7 @@ from biphasic.study.settings.study import TaskConfig, deciding_metric
 from biphasic.study.study import Study
 from biphasic.tasks.folder import DESCRIPTION, count_overlaps, load_task, read_description
 from biphasic.tasks.kinds.registry import KINDS
+from biphasic.tasks.pairs.decontamination import count_seen
 from biphasic.tasks.protocol import FEW_STEPS, PAPER_STEPS, FinetuneProtocol
 from biphasic.tasks.published.benchmark import PREFIX, mteb_kind, mteb_task
 from biphasic.tasks.published.hub import PUBLISHED
@@ -43,6 +47,8 @@ from biphasic.tasks.source import (
     split_source,
 )
 from biphasic.tasks.task_file import load_task_file
+from biphasic.training.data import TrainingData
+from biphasic.training.lineage import DataFingerprint
 
 Missing = Literal["build", "placeholder"]
 """What becomes of data that are not here: they are built or fetched, or have placeholders."""
@@ -369,3 +375,63 @@ def _check_trainer(task: TaskConfig, planned: PlannedTask, trainer: PlannedTask)
                 "which this task is trained on",
                 about=f"task '{task.name}'",
             )
+
+
+MOST_TOKENS = 500_000_000  # one process reads them in about twelve minutes
+
+
+def overlap_path(store: Path, data: DataFingerprint, task: PlannedTask) -> Path:
+    """Return the file with the number of a task's test examples that occur in training text."""
+    determinants = {
+        "text": sorted({data.corpus_hash, *data.corpora.values()}),
+        "tokenizer": data.tokenizer_sha256,
+        "task": task.info.sha256,
+        "comparison": COMPARISON_VERSION,
+    }
+    return store / OVERLAPS / f"{digest(determinants)[:32]}.json"
+
+
+def num_seen(store: Path, data: DataFingerprint, task: PlannedTask) -> int | None:
+    """Return how many test examples of a task occur in training text; None if not counted."""
+    path = overlap_path(store, data, task)
+    if not path.is_file():
+        return None
+    remedy = "delete it; 'biphasic study run' counts again"
+    seen = read_json_object(path, remedy=remedy).get("num_seen")
+    if type(seen) is not int or not 0 <= seen <= task.num_examples["test"]:
+        raise DataError(f"{path}: num_seen is {seen!r}, not a number of test examples; {remedy}")
+    return seen
+
+
+def count_in_text(
+    store: Path, data: TrainingData, tasks: Iterable[PlannedTask], *, report: Report
+) -> str:
+    """Count what was not counted before; return why not, or an empty string."""
+    missing = {
+        path: task
+        for task in tasks
+        if not (path := overlap_path(store, data.fingerprint, task)).is_file()
+        # By construction, the texts of built-in tasks are in no corpus of `builtin:pydocs`.
+        and not task.is_builtin
+    }
+    tokens = sum(corpus.num_tokens for corpus in (data.corpus, *data.corpora.values()))
+    if missing and tokens > MOST_TOKENS:
+        return (
+            f"test examples were not looked for in the training corpus: it has {amount(tokens)} "
+            f"tokens, more than {amount(MOST_TOKENS)}; 'against' leaves them out when it is built"
+        )
+    if missing:
+        counts = count_seen([task.folder for task in missing.values()], _documents(data, report))
+        for (path, task), seen in zip(missing.items(), counts, strict=True):
+            path.parent.mkdir(exist_ok=True)
+            write_json(path, {"task": task.info.name, "num_seen": seen})
+    return ""
+
+
+def _documents(data: TrainingData, report: Report) -> Iterator[str]:
+    corpora, done = (data.corpus, *data.corpora.values()), 0
+    total = sum(map(len, corpora))
+    for corpus in corpora:
+        for place, length in enumerate(corpus.lengths.tolist()):
+            yield data.tokenizer.decode(corpus.tokens(place, 0, length).tolist())
+            report(done := done + 1, total)

@@ -18,9 +18,9 @@ from biphasic.locks import lock_work
 from biphasic.plugin_code import look_in
 from biphasic.store import STATE, Store
 from biphasic.study.inputs.corpus import DataPaths
+from biphasic.training import HELDOUT_OBJECTIVES
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
-from biphasic.training.intervals import HELDOUT_OBJECTIVES
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
 

@@ -16,8 +16,7 @@ from biphasic.locks import Say, lock_cleaning
 from biphasic.numerics import is_other_code
 from biphasic.plugins import references_in, shown, without_code
 from biphasic.store import RESULT, STATE, Store, is_complete, read_state_record
-from biphasic.study.inputs.overlaps import num_seen
-from biphasic.study.inputs.tasks import few_steps
+from biphasic.study.inputs.tasks import few_steps, num_seen
 from biphasic.study.plan.finetuning import FinetuneGroup, other_reading_of_phase, vectors_of
 from biphasic.study.plan.plan import Plan, Segment
 from biphasic.tasks.kinds.registry import KINDS

@@ -29,8 +29,7 @@ from biphasic.records import (
     TaskRecord,
 )
 from biphasic.shown import Shown
-from biphasic.study.inputs.overlaps import num_seen
-from biphasic.study.inputs.tasks import PlannedTask
+from biphasic.study.inputs.tasks import PlannedTask, num_seen
 from biphasic.study.plan.cost import parameters_of
 from biphasic.study.plan.plan import Plan, PlannedArm, PlannedPoint
 from biphasic.study.resolve import ResolvedStudy, resolve

@@ -38,8 +38,8 @@ from biphasic.plugins import keep_files
 from biphasic.progress import progress_bar, say_on
 from biphasic.shown import Shown, inline, shown_path, table_lines
 from biphasic.store import STATE, Store
-from biphasic.study.by_name import link_states
 from biphasic.study.inputs.corpus import DataPaths
+from biphasic.study.pins import link_states
 from biphasic.study.plan.cost import group_flops, segment_cost, state_bytes
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan, Segment
@@ -47,7 +47,7 @@ from biphasic.study.resolve import resolve
 from biphasic.study.run.jobs import WORKER, load_job
 from biphasic.study.run.record import refresh_record, write_study_report
 from biphasic.study.run.register import could_register
-from biphasic.study.status.record import (
+from biphasic.study.status import (
     FailedJob,
     JobCounts,
     ProgressRecord,
@@ -187,6 +187,29 @@ class StudyOutcome(Shown):
         """Return the report's figure of scores; empty without scores."""
         figure = self.report.parent / "figures" / "scores.svg"
         return inline(figure.read_text(encoding="utf-8")) if figure.is_file() else ""
+
+
+@dataclass(frozen=True, repr=False)
+class Retried(Shown):
+    """What `retry` returns.
+
+    Attributes:
+        requests: A line for each job that the study's runner was asked to retry.
+        outcome: The outcome of the study, if it ran here.
+    """
+
+    requests: tuple[str, ...]
+    outcome: StudyOutcome | None
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return the rows of the outcome."""
+        return self.outcome.table() if self.outcome else [{"request": one} for one in self.requests]
+
+    def lines(self) -> Iterator[str]:
+        """Return the requests, or the outcome."""
+        yield from self.requests
+        if self.outcome is not None:
+            yield from self.outcome.lines()
 
 
 def execute_study(

@@ -55,8 +55,8 @@ from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.published.hub import PUBLISHED
 from biphasic.tasks.records import TaskInfo
 from biphasic.tasks.source import is_mteb, published_source, split_source
+from biphasic.training import CHECKPOINT_EVERY, HELDOUT_EVERY
 from biphasic.training.compute import ComputeConfig
-from biphasic.training.intervals import CHECKPOINT_EVERY, HELDOUT_EVERY
 from biphasic.training.recipe import Recipe, Seeds
 
 PAPER = "paper"

@@ -20,9 +20,9 @@ from biphasic.objectives.clm import Clm
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.supervision import Supervision
+from biphasic.training import HELDOUT_OBJECTIVES
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
-from biphasic.training.intervals import HELDOUT_OBJECTIVES
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.passes import Pass, summed_loss
 

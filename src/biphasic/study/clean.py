@@ -36,10 +36,17 @@ from biphasic.store import (
     is_complete,
 )
 from biphasic.study import RESOLVED
-from biphasic.study.by_name import BY_NAME, drop_dangling
 from biphasic.study.find import study_folders
-from biphasic.study.gc.pins import EVENT_FILES, Pin, has_state, pin_path, read_pins
-from biphasic.study.inputs.overlaps import overlap_path
+from biphasic.study.inputs.tasks import overlap_path
+from biphasic.study.pins import (
+    BY_NAME,
+    EVENT_FILES,
+    Pin,
+    drop_dangling,
+    has_state,
+    pin_path,
+    read_pins,
+)
 from biphasic.study.resolve import content_hash, resolve
 from biphasic.study.run.record import settings_digest
 from biphasic.study.study import Study

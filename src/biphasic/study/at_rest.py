@@ -13,7 +13,7 @@ from biphasic.store import RESULT, STATE, ArtifactType, Store
 from biphasic.study.plan.cost import group_flops, segment_cost
 from biphasic.study.plan.finished import Finished
 from biphasic.study.resolve import resolve
-from biphasic.study.status.record import JobCounts, StudyStatus, progress_by_arm, read_progress
+from biphasic.study.status import JobCounts, StudyStatus, progress_by_arm, read_progress
 from biphasic.study.study import Study
 
 _MOST_DAMAGED = 5

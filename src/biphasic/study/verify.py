@@ -19,7 +19,7 @@ from biphasic.records import StudyRecord
 from biphasic.registration import read_registrations
 from biphasic.shown import Shown
 from biphasic.store import CHECKPOINT, MANIFEST, RESULT, STATE, TASK, ArtifactType, Store
-from biphasic.study.gc.clean import corpus_hash, study_record_of
+from biphasic.study.clean import corpus_hash, study_record_of
 from biphasic.study.inputs.corpus import phase_pairs
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan

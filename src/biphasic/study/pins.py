@@ -1,22 +1,59 @@
-"""Pins (`store/pins/`) protect results made outside of studies from cleaning.
+"""Readable names of states (links `store/states/by-name/STUDY/ARM`), and pins (`store/pins/`).
 
 `pretrain`, `adapt`, `evaluate` and `finetune` write to the shared store. No study refers to their
-results, so they write a pin before they start. Event files of their trainings are in a folder
-whose name says which state they are of.
+results, so they write a pin before they start, which protects them from cleaning. Event files of
+their trainings are in a folder whose name says which state they are of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from biphasic.errors import DataError
-from biphasic.files import read_json, write_text
+from biphasic.files import partial_path, read_json, write_text
+from biphasic.locks import Say
 from biphasic.records import Record, parse_record
-from biphasic.store import CORPUS, RESULT, STATE, Key
-from biphasic.study.by_name import SHORT_IDENTITY
+from biphasic.store import CORPUS, RESULT, STATE, Key, Store
+
+BY_NAME = "by-name"
+SHORT_IDENTITY = 12
+_LONGEST_NAME = 80
+
+
+def readable_name(recipe: str, identity: str) -> str:
+    """Return the name of a run outside of studies, whose recipe's name is not unique."""
+    return f"{recipe[:_LONGEST_NAME]}-{identity[:SHORT_IDENTITY]}"
+
+
+def link_states(store: Path, study: str, states: Mapping[str, str], *, say: Say) -> None:
+    """Let a name lead to each finished state; say so if the file system has no links."""
+    for name, identity in states.items():
+        link, target = store / STATE.place / BY_NAME / study / name, Path("../..", identity)
+        # A link that is a folder is of a copy of the store, made by a program that follows links.
+        leads_there = link.readlink() == target if link.is_symlink() else link.exists()
+        if leads_there or not Store(store).has(STATE, identity):
+            continue
+        partial = partial_path(link)
+        try:
+            partial.symlink_to(target)
+        except OSError as error:
+            say(f"{link.parent}: no links by name, as this file system refuses them: {error}")
+            return
+        partial.replace(link)  # at once, as other processes may read the old one
+
+
+def drop_dangling(store: Path) -> None:
+    """Delete the links to states that are gone, and folders without links."""
+    for folder in sorted((store / STATE.place / BY_NAME).glob("*")):
+        for link in folder.iterdir():
+            if link.is_symlink() and not link.exists():
+                link.unlink()
+        if not any(folder.iterdir()):
+            folder.rmdir()
+
 
 EVENT_FILES = "tensorboard"
 _FOLDER = "pins"

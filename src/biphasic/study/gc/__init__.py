@@ -1,1 +1,0 @@
-"""Garbage collection and verification of a store."""

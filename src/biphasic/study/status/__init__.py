@@ -1,1 +1,0 @@
-"""Progress of a study, while it runs and afterwards."""
