@@ -54,7 +54,7 @@ from biphasic.model.shape import PRESETS
 from biphasic.tasks.pairs.build import document_pairs
 from biphasic.training import loop
 from biphasic.training.compute import ComputeConfig
-from biphasic.training.data import TrainingData
+from biphasic.training.lineage import TrainingData
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.input import StepRows

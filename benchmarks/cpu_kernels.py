@@ -25,8 +25,8 @@ from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.shape import PRESETS
 from biphasic.objectives.supervision import Supervision
 from biphasic.training.memory import tune_allocator
+from biphasic.training.step.input import Pass, pass_loss
 from biphasic.training.step.optimizer import set_precision
-from biphasic.training.step.passes import Pass, pass_loss
 
 TOKENS = 2_048
 VOCABULARY = 8_192

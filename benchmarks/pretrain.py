@@ -46,7 +46,7 @@ from torch import nn
 from biphasic.model.cpu.kernels import use_own_layers
 from biphasic.model.loading.build import architecture_config
 from biphasic.model.shape import architecture_shape
-from biphasic.training.data import TrainingData
+from biphasic.training.lineage import TrainingData
 from biphasic.training.memory import release_excess, tune_allocator
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.step.input import StepRows

@@ -47,8 +47,7 @@ from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import BackgroundWriter, RunOptions, train_segment
 from biphasic.training.run import first_model
-from biphasic.training.step.input import StepInputs
-from biphasic.training.step.passes import Pass, pass_loss
+from biphasic.training.step.input import Pass, StepInputs, pass_loss
 
 SIDES = ("threads", "whole", "full", "ddp", "fsdp2")
 """One process on all threads; ours with whole and with divided weights; the plain scripts."""

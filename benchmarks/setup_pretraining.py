@@ -24,8 +24,7 @@ from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.model.shape import Architecture
 from biphasic.pydocs.documents import load_documents
 from biphasic.training.compute import ComputeConfig
-from biphasic.training.data import TrainingData
-from biphasic.training.lineage import Lineage
+from biphasic.training.lineage import Lineage, TrainingData
 from biphasic.training.loop import RunOptions, train_segment
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Recipe

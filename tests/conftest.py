@@ -23,7 +23,7 @@ from warm import draw_nothing, forking, probe_nothing, render_nothing
 if TYPE_CHECKING:
     from biphasic.data.corpus import Corpus
     from biphasic.data.tokens.tokenizer import TextTokenizer
-    from biphasic.training.data import TrainingData
+    from biphasic.training.lineage import TrainingData
     from biphasic.training.recipe import Recipe
 
 # Until all tests are collected: imports and syntax trees are kept, and looking through them takes
@@ -170,7 +170,7 @@ def training_data(
     corpus: Corpus, tokenizer: TextTokenizer, tmp_path_factory: pytest.TempPathFactory
 ) -> TrainingData:
     """A corpus with a held-out one of a dozen documents; never change their files."""
-    from biphasic.training.data import TrainingData
+    from biphasic.training.lineage import TrainingData
     from text_corpus import write_corpus
 
     folder, documents = tmp_path_factory.mktemp("heldout"), synthetic_documents(12, seed=2)

@@ -13,6 +13,10 @@ from typing import IO, Any, cast
 
 from biphasic.errors import StudyError
 
+# Environment variable: where the ranks of a group find each other. A file, if they are on one
+# machine; else the address and port of a `TCPStore`. Neither unpickles anything.
+STORE = "BIPHASIC_GROUP_STORE"
+
 
 @contextmanager
 def variables_set(variables: Mapping[str, str]) -> Iterator[None]:

@@ -71,9 +71,8 @@ from biphasic.tasks.source import prepare_task
 from biphasic.training.optimizers.optimizer import OptimizerConfig
 from biphasic.training.optimizers.registry import AnyOptimizer
 from biphasic.training.state import save_tensors
-from biphasic.training.step.input import passes_of
+from biphasic.training.step.input import passes_of, summed_loss
 from biphasic.training.step.optimizer import Optimizer
-from biphasic.training.step.passes import summed_loss
 from biphasic.training.step.weights import MasterWeights
 
 Problems = Iterator[str]

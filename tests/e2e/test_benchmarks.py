@@ -244,8 +244,7 @@ def test_sides_that_alternate_end_together_when_one_fails(bench):
 def test_the_lean_loop_has_our_loss(bench, objective):
     from biphasic.model.loading.build import architecture_config, new_model
     from biphasic.training.compute import ComputeConfig
-    from biphasic.training.step.input import StepInputs
-    from biphasic.training.step.passes import pass_loss
+    from biphasic.training.step.input import StepInputs, pass_loss
 
     setup, lean_loop = bench.load("setup_pretraining"), bench.load("lean_loop")
     setup.prepare(bench.folder, [VOCABULARY])

@@ -32,10 +32,9 @@ from biphasic.execution.slots import Nodes
 from biphasic.files import read_json, write_json
 from biphasic.store import complete_folder
 from biphasic.study.inputs.corpus import DataPaths
-from biphasic.study.jobs.train import TrainJob
+from biphasic.study.jobs import TrainJob
 from biphasic.training.compute import ComputeConfig
-from biphasic.training.data import TrainingData
-from biphasic.training.lineage import Lineage
+from biphasic.training.lineage import Lineage, TrainingData
 from faulty import PATIENCE, checkpoint_of
 from mini_study import has_ended
 from other_user import as_other_user, can_connect, needs_root
@@ -51,7 +50,7 @@ pytestmark = [
 STEPS = 24
 RUN = """
 import sys
-from biphasic.study.jobs.train import TrainJob
+from biphasic.study.jobs import TrainJob
 
 TrainJob.model_validate_json(sys.argv[1]).run(lambda _: None)
 """

@@ -22,8 +22,7 @@ from biphasic.tasks.finetune import Finetuner, FinetuneRun, encode_task
 from biphasic.tasks.kinds.kind import SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.training.compute import ComputeConfig
-from biphasic.training.data import TrainingData
-from biphasic.training.lineage import Lineage
+from biphasic.training.lineage import Lineage, TrainingData
 from biphasic.training.loop import RunOptions, train_segment
 from biphasic.training.recipe import Recipe
 from text_corpus import write_corpus

@@ -18,7 +18,7 @@ from biphasic.errors import ConfigError, ModelError
 from biphasic.files import read_json
 from biphasic.model.loading.build import load_pretrained
 from biphasic.model.loading.hub import fetch_model
-from biphasic.training.data import TrainingData
+from biphasic.training.lineage import TrainingData
 from families import SHARED, save_family, with_head
 from short_runs import CLM, MLM, Killed, killing
 from text_corpus import write_corpus

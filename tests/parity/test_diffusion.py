@@ -16,7 +16,7 @@ from biphasic.seeds import stream, uniforms
 from biphasic.training.records import heldout as module
 from biphasic.training.records.heldout import HeldoutLoss
 from biphasic.training.run import first_model
-from biphasic.training.step.passes import summed_loss
+from biphasic.training.step.input import summed_loss
 
 LEAST = 1e-3
 

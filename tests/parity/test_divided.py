@@ -22,8 +22,8 @@ from biphasic.training.compute import ComputeConfig
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.muon import Muon
 from biphasic.training.step.divided import DividedWeights, divide
+from biphasic.training.step.input import Pass, pass_loss
 from biphasic.training.step.optimizer import Optimizer, layer_matrices, set_precision
-from biphasic.training.step.passes import Pass, pass_loss
 from families import DISTINCT, tiny_config
 
 FULL = ComputeConfig(processes=2, shard="full")

@@ -26,8 +26,8 @@ from biphasic.model.compute.forward import hidden_states
 from biphasic.model.loading.build import load_pretrained, new_model
 from biphasic.model.loading.directions import is_decoder, open_both_ways
 from biphasic.objectives.supervision import Supervision
+from biphasic.training.step.input import summed_loss
 from biphasic.training.step.optimizer import set_precision
-from biphasic.training.step.passes import summed_loss
 from families import DISTINCT, FAMILIES, REFUSED, record, save_family, tiny_config
 
 pytestmark = pytest.mark.slow

@@ -22,8 +22,8 @@ from biphasic.model.compute.forward import hidden_states
 from biphasic.objectives.clm import Clm
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.supervision import Supervision, Vocabulary
+from biphasic.training.step.input import summed_loss
 from biphasic.training.step.optimizer import set_precision
-from biphasic.training.step.passes import summed_loss
 from biphasic.training.step.weights import MasterWeights
 from families import replaced_attention
 from rounding import assert_as_exact, exactly

@@ -17,7 +17,7 @@ from biphasic.distributed import ProcessGroup
 from biphasic.errors import ConfigError, StoppedError
 from biphasic.files import read_json
 from biphasic.training.compute import ComputeConfig
-from biphasic.training.data import TrainingData
+from biphasic.training.lineage import TrainingData
 from biphasic.training.run import first_model
 from biphasic.training.step.input import StepInput, StepInputs
 from process_ranks import process_outcomes

@@ -14,8 +14,7 @@ from biphasic.files import read_json
 from biphasic.training import loop
 from biphasic.training import state as state_module
 from biphasic.training.compute import ComputeConfig
-from biphasic.training.data import TrainingData
-from biphasic.training.lineage import Lineage
+from biphasic.training.lineage import Lineage, TrainingData
 from biphasic.training.loop import RunOptions, train_segment
 from short_runs import CLM, MLM, Killed, killing, metrics
 

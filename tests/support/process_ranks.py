@@ -28,8 +28,7 @@ from biphasic.errors import BiphasicError, LostRankError
 from biphasic.execution import rank_worker
 from biphasic.training import run
 from biphasic.training.compute import ComputeConfig
-from biphasic.training.data import TrainingData
-from biphasic.training.lineage import Lineage
+from biphasic.training.lineage import Lineage, TrainingData
 from biphasic.training.loop import RunOptions, train_segment
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.pending import StepReport

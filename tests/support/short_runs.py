@@ -11,8 +11,7 @@ from safetensors.torch import load_file
 from biphasic.files import read_json
 from biphasic.training import loop
 from biphasic.training.compute import ComputeConfig
-from biphasic.training.data import TrainingData
-from biphasic.training.lineage import Lineage
+from biphasic.training.lineage import Lineage, TrainingData
 from biphasic.training.loop import RunOptions, train_segment
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.input import StepRows

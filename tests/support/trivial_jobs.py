@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from biphasic.execution.job import WorkItem, save_job
-from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
+from biphasic.study.jobs import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.tasks.protocol import FinetuneProtocol
 
 RUNS = (GridRun(id="r" * 64, learning_rate=1e-4, seed=0),)

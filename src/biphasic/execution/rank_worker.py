@@ -22,10 +22,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from biphasic.child import STORE
 from biphasic.errors import StoppedError
 from biphasic.execution.job import Report, ShouldStop, described, throttled
 from biphasic.execution.worker import exit_later, prepare_torch, send
-from biphasic.ports import STORE
 
 if TYPE_CHECKING:
     from biphasic.distributed import ProcessGroup

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 
 from biphasic.analysis.report import report_damage
 from biphasic.errors import CheckpointError
+from biphasic.execution.display import Speeds
 from biphasic.execution.job import dependents, with_dependents
-from biphasic.execution.pace import Speeds
 from biphasic.store import RESULT, STATE, ArtifactType, Store
 from biphasic.study.plan.cost import group_flops, segment_cost
 from biphasic.study.plan.finished import Finished

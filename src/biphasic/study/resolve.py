@@ -57,8 +57,7 @@ from biphasic.study.plan.finished import Finished, OtherCode, plan_notes
 from biphasic.study.plan.plan import NO_CORPUS, Plan, plan_study
 from biphasic.study.settings.arms import ArmConfig
 from biphasic.study.study import Study
-from biphasic.training.data import TrainingData
-from biphasic.training.lineage import DataFingerprint
+from biphasic.training.lineage import DataFingerprint, TrainingData
 from biphasic.training.recipe import PretrainedModel, Recipe
 from biphasic.training.state import Checkpoints
 

@@ -29,17 +29,15 @@ from biphasic.model.cpu.kernels import cpu_kernels
 from biphasic.model.head import has_head
 from biphasic.store import is_complete, state_folder
 from biphasic.training.compute import steps_ahead
-from biphasic.training.data import TrainingData
 from biphasic.training.fault import bring_checkpoint, save_fault
-from biphasic.training.lineage import Lineage
+from biphasic.training.lineage import Lineage, TrainingData
 from biphasic.training.memory import release_excess
 from biphasic.training.recipe import Recipe
 from biphasic.training.records.heldout import HeldoutLoss, HeldoutPairs, own_measures
 from biphasic.training.run import Run, RunOptions, resume_or_start
 from biphasic.training.state import Checkpoints
 from biphasic.training.step.divided import DividedModel
-from biphasic.training.step.input import StepInput, StepInputs
-from biphasic.training.step.passes import Pass, pass_loss
+from biphasic.training.step.input import Pass, StepInput, StepInputs, pass_loss
 from biphasic.training.step.pending import PendingSteps, StepReport
 from biphasic.training.step.weights import MasterWeights
 from biphasic.training.timeline import PlacedPhase

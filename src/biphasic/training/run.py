@@ -44,8 +44,7 @@ from biphasic.records import HeldoutLine, LedgerEntry, StateRecord
 from biphasic.store import state_folder
 from biphasic.training import CHECKPOINT_EVERY, HELDOUT_EVERY, HELDOUT_OBJECTIVES
 from biphasic.training.compute import ComputeConfig
-from biphasic.training.data import TrainingData
-from biphasic.training.lineage import Lineage
+from biphasic.training.lineage import Lineage, TrainingData
 from biphasic.training.recipe import Recipe
 from biphasic.training.records.environment import changed_settings, environment
 from biphasic.training.records.heldout import HeldoutLoss, HeldoutPairs, Measures

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from biphasic import ports
+from biphasic import distributed
+from biphasic.distributed import private_connections
 from biphasic.errors import ConfigError, LostRankError
-from biphasic.ports import private_connections
 from other_user import as_other_user, can_connect, needs_root
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a packet filter of Linux")
@@ -54,7 +54,9 @@ def test_libraries_are_set_to_use_loopback(environment):
 
 
 def test_a_kernel_without_packet_filters_is_refused_in_one_line(environment, monkeypatch):
-    monkeypatch.setattr(ports, "_ATTACH_FILTER", 9999)  # unknown to the kernel, as to gVisor's
+    monkeypatch.setattr(
+        distributed, "_ATTACH_FILTER", 9999
+    )  # unknown to the kernel, as to gVisor's
     expected = r"^processes: .*\(packet filter: Protocol not available\); set compute.processes"
     with pytest.raises(ConfigError, match=expected), private_connections():
         server = listening()

@@ -17,7 +17,7 @@ from biphasic.model.cpu.products import products
 from biphasic.model.head import language_model_head
 from biphasic.model.loading.build import new_model
 from biphasic.objectives.supervision import Supervision
-from biphasic.training.step.passes import Pass, pass_loss
+from biphasic.training.step.input import Pass, pass_loss
 from families import tiny_config
 from rounding import assert_as_exact, exactly
 

@@ -13,7 +13,7 @@ from biphasic.model.compute import layers
 from biphasic.model.compute.layers import recompute_activations
 from biphasic.model.loading.build import new_model
 from biphasic.objectives.supervision import Supervision
-from biphasic.training.step.passes import Pass, pass_loss
+from biphasic.training.step.input import Pass, pass_loss
 from families import tiny_config
 from rounding import assert_as_exact, exactly
 

@@ -17,7 +17,7 @@ from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.matrices import config_shape, model_shape
 from biphasic.model.shape import PRESETS, ModelShape, architecture_shape
 from biphasic.objectives.supervision import Supervision
-from biphasic.training.step.passes import summed_loss
+from biphasic.training.step.input import summed_loss
 from families import FAMILIES, replaced_attention, tiny_config
 
 EVERY = pytest.mark.parametrize("family", FAMILIES)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from biphasic.study.inputs.corpus import DataPaths
     from biphasic.study.inputs.tasks import PlannedTask
     from biphasic.study.settings.study import StudyConfig
-    from biphasic.training.data import TrainingData
+    from biphasic.training.lineage import TrainingData
 
 
 def write_task(folder: Path, *, num_examples: int = 12) -> Path:

@@ -14,7 +14,7 @@ from biphasic.execution.job import save_job
 from biphasic.files import PARTIAL, write_json
 from biphasic.locks import lock_work
 from biphasic.study.inputs.corpus import CorpusJob
-from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
+from biphasic.study.jobs import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.study.run.jobs import load_job
 from biphasic.study.run.record import ReportJob
 from biphasic.study.run.run import missing_work

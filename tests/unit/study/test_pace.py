@@ -2,14 +2,14 @@
 
 import pytest
 
-from biphasic.execution.pace import Pace
+from biphasic.execution.display import Pace
 from trivial_jobs import item
 
 
 @pytest.fixture
 def now(monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr("biphasic.execution.pace.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("biphasic.execution.display.time.monotonic", lambda: clock[0])
     return clock
 
 

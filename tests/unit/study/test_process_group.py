@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from biphasic import distributed
+from biphasic.child import STORE
 from biphasic.distributed import (
     ALONE,
     Activity,
@@ -23,10 +24,9 @@ from biphasic.distributed import (
 from biphasic.errors import ConfigError, DataError, DoneElsewhereError, LostRankError
 from biphasic.execution import rank_worker, ranks
 from biphasic.execution.ranks import Heartbeats
-from biphasic.ports import STORE
 from biphasic.store import complete_folder
 from biphasic.study.inputs.corpus import DataPaths
-from biphasic.study.jobs.train import RANK, TrainJob
+from biphasic.study.jobs import RANK, TrainJob
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from mini_study import has_ended

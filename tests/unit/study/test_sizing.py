@@ -17,14 +17,21 @@ from biphasic.model.compute.layers import recompute_activations
 from biphasic.model.cpu.kernels import cpu_kernels
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.shape import KEPT_KEYS, PRESETS, Architecture
-from biphasic.study.plan.cost import Parameters, parameters_of, state_bytes
+from biphasic.study.plan.cost import (
+    MARGIN,
+    PROCESS_BYTES,
+    Parameters,
+    PassShape,
+    Training,
+    parameters_of,
+    state_bytes,
+)
 from biphasic.study.sizing.estimate import DEVICES, choose_device
-from biphasic.study.sizing.memory import MARGIN, PROCESS_BYTES, PassShape, Training
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.muon import Muon
 from biphasic.training.recipe import Recipe
+from biphasic.training.step.input import Pass, pass_loss
 from biphasic.training.step.optimizer import set_precision
-from biphasic.training.step.passes import Pass, pass_loss
 
 TINY = Architecture(
     num_layers=2, hidden_size=48, intermediate_size=112, num_heads=6, num_key_value_heads=2

@@ -9,11 +9,11 @@ from biphasic.data.rows import BatchShape, RowPlan, RowReader
 from biphasic.errors import DataError, TrainingError
 from biphasic.objectives.clm import Clm
 from biphasic.objectives.mlm import Mlm
-from biphasic.training.data import TrainingData
+from biphasic.training.lineage import TrainingData
 from biphasic.training.records import heldout as module
 from biphasic.training.records.heldout import HeldoutLoss
 from biphasic.training.run import first_model
-from biphasic.training.step.passes import summed_loss
+from biphasic.training.step.input import summed_loss
 
 
 def sample(data: TrainingData, *, max_seqlen: int = 32, rows_per_batch: int = 4) -> HeldoutLoss:

@@ -36,7 +36,7 @@ from biphasic.plugins import short_name
 from biphasic.progress import progress_bar, say_on
 from biphasic.shown import Shown
 from biphasic.study.inputs.tasks import PlannedTask
-from biphasic.study.jobs.keep import KeptModel
+from biphasic.study.keep import KeptModel
 from biphasic.study.plan.plan import Plan
 from biphasic.tasks.encoding import Encoder, FinetunedModel, encode_texts, mean_pool, new_head
 from biphasic.tasks.finetuned import HEAD_FORMAT, HEAD_RECORD, load_finetuned, read_head

@@ -47,7 +47,7 @@ from biphasic.store import BUILTIN, MANIFEST, is_complete
 from biphasic.study.settings.study import anchor_corpus
 from biphasic.tasks.pairs.decontamination import task_texts
 from biphasic.tasks.source import is_mteb, published_source
-from biphasic.training.data import TrainingData, vocabulary_of
+from biphasic.training.lineage import TrainingData, vocabulary_of
 from biphasic.training.recipe import PretrainedModel, Recipe
 
 if TYPE_CHECKING:

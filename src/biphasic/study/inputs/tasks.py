@@ -47,8 +47,7 @@ from biphasic.tasks.source import (
     split_source,
 )
 from biphasic.tasks.task_file import load_task_file
-from biphasic.training.data import TrainingData
-from biphasic.training.lineage import DataFingerprint
+from biphasic.training.lineage import DataFingerprint, TrainingData
 
 Missing = Literal["build", "placeholder"]
 """What becomes of data that are not here: they are built or fetched, or have placeholders."""

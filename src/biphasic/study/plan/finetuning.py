@@ -26,7 +26,7 @@ from biphasic.plugins import code_of
 from biphasic.records import ZERO_SHOT_SEED, ResultRecord
 from biphasic.store import RESULT, Store
 from biphasic.study.inputs.tasks import PlannedTask
-from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput, due_runs
+from biphasic.study.jobs import FinetuneJob, GridRun, ScoredTask, TaskInput, due_runs
 from biphasic.study.settings.study import FinetuningConfig
 from biphasic.tasks.baselines import BASELINES_VERSION, DRAWS, TRAINED, Setting
 from biphasic.tasks.folder import load_task, read_description

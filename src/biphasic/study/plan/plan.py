@@ -20,7 +20,7 @@ from biphasic.facts import is_baseline
 from biphasic.model.loading.hub import LocalModel
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.study.inputs.tasks import PlannedTask
-from biphasic.study.jobs.train import TrainJob
+from biphasic.study.jobs import TrainJob
 from biphasic.study.plan.finetuning import (
     FinetuneGroup,
     PlannedBaseline,

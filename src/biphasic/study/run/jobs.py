@@ -19,8 +19,7 @@ from biphasic.execution.worker import serve
 from biphasic.files import json_value
 from biphasic.plugin_code import look_in
 from biphasic.study.inputs.corpus import CorpusJob
-from biphasic.study.jobs.finetune import FinetuneJob
-from biphasic.study.jobs.train import TrainJob
+from biphasic.study.jobs import FinetuneJob, TrainJob
 from biphasic.study.run.record import ReportJob
 
 WORKER = "biphasic.study.run.jobs"  # Module of the processes that run jobs.

@@ -18,7 +18,11 @@ from biphasic.model.shape import Architecture, ModelShape
 from biphasic.shown import Shown
 from biphasic.study.plan.cost import (
     Cost,
+    Kernels,
+    Memory,
     Parameters,
+    PassShape,
+    Training,
     objective_flops,
     parameters_of,
     shape_of,
@@ -26,7 +30,6 @@ from biphasic.study.plan.cost import (
     training_cost,
 )
 from biphasic.study.plan.plan import Plan
-from biphasic.study.sizing.memory import Kernels, Memory, PassShape, Training
 from biphasic.study.words import lines_of
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe

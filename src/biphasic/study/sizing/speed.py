@@ -35,7 +35,7 @@ from biphasic.study.sizing.estimate import least_memory
 from biphasic.study.words import lines_of
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
-from biphasic.training.step.passes import Pass, pass_loss
+from biphasic.training.step.input import Pass, pass_loss
 
 _SECONDS = 1.0
 _ROWS, _LENGTH = 8, 256

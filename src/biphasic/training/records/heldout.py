@@ -22,9 +22,9 @@ from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.supervision import Supervision
 from biphasic.training import HELDOUT_OBJECTIVES
 from biphasic.training.compute import ComputeConfig
-from biphasic.training.data import TrainingData
+from biphasic.training.lineage import TrainingData
 from biphasic.training.recipe import Recipe
-from biphasic.training.step.passes import Pass, summed_loss
+from biphasic.training.step.input import Pass, summed_loss
 
 Measures = Mapping[str, tuple[ObjectiveConfig, int]]
 """Objectives by the name of their loss, and how often each masks the text."""

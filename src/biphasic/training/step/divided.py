@@ -25,7 +25,7 @@ from biphasic.errors import ConfigError
 from biphasic.model.compute.forward import activation_dtype
 from biphasic.model.compute.layers import transformer_layers
 from biphasic.training.compute import ComputeConfig
-from biphasic.training.step.passes import Pass, pass_loss
+from biphasic.training.step.input import Pass, pass_loss
 from biphasic.training.step.weights import MasterWeights
 
 

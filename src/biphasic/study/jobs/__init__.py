@@ -1,1 +1,0 @@
-"""Jobs: tokenise a corpus, train, fine-tune."""
