@@ -28,8 +28,8 @@ from biphasic.execution.display import StudyDisplay
 from biphasic.execution.executor import Work
 from biphasic.execution.job import WorkItem
 from biphasic.execution.local import Local
-from biphasic.execution.scheduler import RetryPolicy, Scheduler, Watcher
 from biphasic.execution.registry import Cluster
+from biphasic.execution.scheduler import RetryPolicy, Scheduler, Watcher
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.study.jobs import FinetuneJob, ScoredTask, TaskInput
 from biphasic.study.plan.plan import Plan
