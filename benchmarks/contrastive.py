@@ -44,14 +44,14 @@ from setup_pretraining import prepare, print_numbers, train_until
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from biphasic.data.corpus import Corpus
-from biphasic.data.pairs.folder import Pairs, write_pairs
+from biphasic.data.pairs import Pairs, write_pairs
 from biphasic.data.text.source import SourceContext
 from biphasic.data.text.sources import SourceConfig, read_documents
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.model.loading.build import architecture_config
 from biphasic.model.loading.hub import fetch_model
 from biphasic.model.shape import PRESETS
-from biphasic.tasks.pairs.build import document_pairs
+from biphasic.tasks.pairs import document_pairs
 from biphasic.training import loop
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import TrainingData

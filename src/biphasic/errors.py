@@ -22,10 +22,12 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import requires
 from typing import Any
 
 from biphasic.version import __version__
@@ -290,3 +292,11 @@ def lack_of_memory(error: Exception) -> str:
         else "end other programs, or use fewer processes or smaller input"  # no model computes
     )
     return f"out of memory ({reason}); {remedy}"
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs the packages of an extra, by their own names."""
+    # No index has `biphasic` itself.
+    split = [text.partition(";") for text in requires("biphasic") or []]
+    packages = [name.strip() for name, _, marker in split if f"'{extra}'" in marker]
+    return f"python -m pip install {shlex.join(packages)}"

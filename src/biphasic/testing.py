@@ -49,7 +49,7 @@ from biphasic.files import canonical_json, write_json
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.shape import PRESETS
 from biphasic.objectives.objective import ObjectiveConfig
-from biphasic.objectives.registry import AnyObjective
+from biphasic.objectives.phases import AnyObjective
 from biphasic.objectives.supervision import Supervision, Vocabulary, problems
 from biphasic.plugin_code import look_in
 from biphasic.plugins import (
@@ -598,7 +598,7 @@ def check_objective(settings: ObjectiveConfig) -> None:
         ConfigError: It breaks a rule, which the message names, or reads pairs.
 
     Example:
-        >>> from biphasic.objectives.mlm import Mlm
+        >>> from biphasic.objectives.masking import Mlm
         >>> check_objective(Mlm(objective="mlm"))
     """
     if settings.reading is not None:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from biphasic.data.pairs.folder import Pair, write_pairs
+from biphasic.data.pairs import Pair, write_pairs
 from biphasic.study.resolve import resolve
 from biphasic.study.settings.load import load_study
 from biphasic.study.study import Study

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from biphasic.errors import DataError
-from biphasic.model.checks.limits import model_limits
+from biphasic.model.contract import model_limits
 from biphasic.study.pins import read_pins, record_pin
 from biphasic.tasks.embedding import Choices, embedding_settings
-from biphasic.tasks.finetuned import read_head
 from biphasic.tasks.folder import read_description
-from biphasic.tasks.rows.labels import read_labels
+from biphasic.tasks.rows import read_labels
+from biphasic.tasks.use import read_head
 from mini_study import flip, results, truncate, write_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unrendered", "unprobed")]

@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from biphasic.data.building.build import build_corpus
+from biphasic.data.building.built import merge_builds
 from biphasic.data.building.config import CorpusConfig
-from biphasic.data.building.merge import merge_builds
 from biphasic.data.tokens.tokenizer import write_tokenizer
 from mini_study import appears, kill_when
 
@@ -24,7 +24,7 @@ import json, sys
 from pathlib import Path
 from biphasic.data.building.build import build_corpus
 from biphasic.data.building.config import CorpusConfig
-from biphasic.data.building.merge import merge_builds
+from biphasic.data.building.built import merge_builds
 config = CorpusConfig.model_validate(json.loads(sys.argv[1]))
 build_corpus(config, Path(sys.argv[2]), num_workers=2, say=print, block_bytes=30_000)
 """
@@ -97,7 +97,7 @@ def command(config, folder):
 MERGE = """
 import os, signal, sys
 from pathlib import Path
-from biphasic.data.building.merge import merge_builds
+from biphasic.data.building.built import merge_builds
 from soak.disk import after_operations
 out, number, *sources = sys.argv[1:]
 after_operations(Path(out), int(number), lambda: os.kill(os.getpid(), signal.SIGKILL))

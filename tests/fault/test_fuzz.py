@@ -44,7 +44,7 @@ from biphasic.data.text.files import read_text_files
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.errors import BiphasicError, CheckpointError, DataError
 from biphasic.execution.cluster.site import Site
-from biphasic.model.checks.limits import model_limits
+from biphasic.model.contract import model_limits
 from biphasic.model.loading.build import architecture_config, load_encoder, new_model
 from biphasic.model.loading.hub import fetch_model
 from biphasic.model.shape import PRESETS
@@ -53,10 +53,9 @@ from biphasic.store import MANIFEST, STATE, file_entries, seal_folder
 from biphasic.study.settings.load import load_study
 from biphasic.study.study import Study
 from biphasic.tasks.embedding import Choices, embedding_settings
-from biphasic.tasks.finetuned import read_head
 from biphasic.tasks.inputs import open_input
-from biphasic.tasks.predict import predict_file
 from biphasic.tasks.source import prepare_task
+from biphasic.tasks.use import predict_file, read_head
 from biphasic.training.recipe import Recipe
 from biphasic.training.run import saved_model
 from biphasic.training.state import STATE_FORMAT, Snapshot, load_state, save_state
@@ -292,7 +291,7 @@ def head(kind: str) -> Callable[[Path], Read]:
         def read(folder: Path) -> object:
             out = folder.parent / "store" / "out.csv"
             out.unlink(missing_ok=True)
-            with mock.patch("biphasic.tasks.finetuned.check_contract"):
+            with mock.patch("biphasic.tasks.use.check_contract"):
                 return predict_file(folder / "model", open_input(str(folder / "rows.jsonl")), out)
 
         return read

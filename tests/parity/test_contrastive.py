@@ -24,14 +24,14 @@ from transformers import BertModel
 
 from biphasic import export_model
 from biphasic.config import parse_config
-from biphasic.data.pairs.folder import Pair, Pairs, write_pairs
+from biphasic.data.pairs import Pair, Pairs, write_pairs
 from biphasic.distributed import ALONE
 from biphasic.errors import ConfigError, DataError, ModelError
 from biphasic.export.card import corpora_of
 from biphasic.model.loading.build import load_encoder, new_model
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.objectives.contrastive import Contrastive
-from biphasic.objectives.info_nce import InfoNce
+from biphasic.objectives.loss import InfoNce
 from biphasic.store import read_state_record
 from biphasic.study.resolve import phase_data
 from biphasic.study.settings.arms import recipe_name

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 from biphasic.data.rows import BatchShape, RowPlan, RowReader
-from biphasic.objectives.diffusion import Diffusion
+from biphasic.objectives.masking import Diffusion
 from biphasic.seeds import stream, uniforms
 from biphasic.training.records import heldout as module
 from biphasic.training.records.heldout import HeldoutLoss

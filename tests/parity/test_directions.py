@@ -17,7 +17,12 @@ from transformers import EuroBertConfig, LlamaConfig, PreTrainedModel
 from biphasic.data.packing import pack_sequences
 from biphasic.model.compute.forward import hidden_states, padded_states
 from biphasic.model.loading.build import load_encoder, load_pretrained
-from biphasic.model.loading.directions import close_again, eurobert_config, is_open, open_both_ways
+from biphasic.model.loading.configurations import (
+    close_again,
+    eurobert_config,
+    is_open,
+    open_both_ways,
+)
 from families import DISTINCT, FAMILIES, save_family, tiny_config
 from rounding import assert_as_exact, exactly
 

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from biphasic.data.packing import pack_sequences
-from biphasic.model.cpu import documents
+from biphasic.model.cpu import kernels
 from biphasic.model.cpu.kernels import cpu_kernels
 from biphasic.model.loading.build import new_model
 from biphasic.objectives.supervision import Supervision
@@ -84,8 +84,8 @@ def test_losses_gradients_and_updates_are_those_of_whole_weights(family, precisi
 
 def test_cpu_kernels_compute_with_divided_weights(monkeypatch):
     read = []
-    original = documents._blocks
-    monkeypatch.setattr(documents, "_blocks", lambda *a, **b: read.append(1) or original(*a, **b))
+    original = kernels._blocks
+    monkeypatch.setattr(kernels, "_blocks", lambda *a, **b: read.append(1) or original(*a, **b))
     whole, model = (new_model(tiny_config("eurobert"), init_seed=0) for _ in range(2))
     weights = set_precision(whole, "fp32")
     divided = divide(model, set_precision(model, "fp32"), FULL)

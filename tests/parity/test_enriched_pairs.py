@@ -19,10 +19,10 @@ from sentence_transformers.util import (
 )
 from torch import nn
 
-from biphasic.data.pairs.folder import Pair, Pairs, write_pairs
+from biphasic.data.pairs import Pair, Pairs, write_pairs
 from biphasic.errors import ConfigError
-from biphasic.objectives.info_nce import Distance, Margins
-from biphasic.tasks.pairs.enrich import mine, teach
+from biphasic.objectives.loss import Distance, Margins
+from biphasic.tasks.enrich import mine, teach
 from biphasic.training.step.input import StepRows
 from rounding import assert_as_exact
 from short_runs import Killed, assert_same, killing

@@ -21,10 +21,10 @@ from transformers import EuroBertConfig, ModernBertConfig, PretrainedConfig, Pre
 
 from biphasic.data.packing import PackedBatch, pack_sequences
 from biphasic.errors import ModelError
-from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.forward import hidden_states
+from biphasic.model.contract import check_contract
 from biphasic.model.loading.build import load_pretrained, new_model
-from biphasic.model.loading.directions import is_decoder, open_both_ways
+from biphasic.model.loading.configurations import is_decoder, open_both_ways
 from biphasic.objectives.supervision import Supervision
 from biphasic.training.step.input import summed_loss
 from biphasic.training.step.optimizer import set_precision

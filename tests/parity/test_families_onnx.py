@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch.export import Dim, ExportedProgram
 from transformers import AutoModel
 
-from biphasic.export import onnx
-from biphasic.export.onnx import TOLERANCE, write_onnx
+from biphasic.export import write as onnx
+from biphasic.export.write import TOLERANCE, write_onnx
 from families import FAMILIES, RECORDS, record, save_open, tiny_config
 from mini_study import once
 

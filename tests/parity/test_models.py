@@ -20,7 +20,7 @@ from biphasic.errors import ModelError
 from biphasic.model.compute import attention
 from biphasic.model.compute.forward import hidden_states
 from biphasic.objectives.clm import Clm
-from biphasic.objectives.mlm import Mlm
+from biphasic.objectives.masking import Mlm
 from biphasic.objectives.supervision import Supervision, Vocabulary
 from biphasic.training.step.input import summed_loss
 from biphasic.training.step.optimizer import set_precision

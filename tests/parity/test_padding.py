@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 from biphasic.data.packing import Batching, pack_sequences
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ModelError
-from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.forward import hidden_states, padded_states
+from biphasic.model.contract import check_contract
 from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.encoding import Encoder, encode_texts
 from biphasic.tasks.finetune import FinetuneRun, encode_task, finetune_group

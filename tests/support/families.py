@@ -246,7 +246,7 @@ def save_open(family: str, folder: Path, **changes: object) -> Path:
     """Write a small model of a family that reads both ways; see `save_family`."""
     from transformers import AutoConfig
 
-    from biphasic.model.loading.directions import open_both_ways
+    from biphasic.model.loading.configurations import open_both_ways
 
     save_family(family, folder, **changes)
     config = AutoConfig.from_pretrained(folder)

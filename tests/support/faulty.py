@@ -10,7 +10,7 @@ from biphasic.data.rows import RowBatch
 from biphasic.errors import DataError
 from biphasic.files import write_text
 from biphasic.objectives.clm import Clm
-from biphasic.objectives.mlm import Mlm
+from biphasic.objectives.masking import Mlm
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.supervision import Supervision, Vocabulary
 

@@ -21,7 +21,7 @@ import torch
 
 from biphasic.config import parse_config
 from biphasic.data.corpus import Corpus
-from biphasic.data.pairs.folder import Pairs
+from biphasic.data.pairs import Pairs
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.distributed import ProcessGroup, joined_process_group
 from biphasic.errors import BiphasicError, LostRankError

@@ -29,7 +29,7 @@ import pytest
 
 _Popen = subprocess.Popen
 _STANDARD = 3  # input, output, error
-_LIGHT = "biphasic.data.tokens.tokenize"  # imports next to nothing
+_LIGHT = "biphasic.data.tokens.shards"  # imports next to nothing
 _LONGEST_SECONDS = 480  # no process of a test takes as long
 _isolates = False
 
@@ -75,7 +75,7 @@ def render_nothing(patch: pytest.MonkeyPatch) -> None:
 def probe_nothing(patch: pytest.MonkeyPatch) -> None:
     """Leave out the probes of models, in forks too; they take longer than a few steps."""
     for module in (
-        "model.checks.contract", "training.run", "tasks.finetuned", "export.finetuned.write"
+        "model.contract", "training.run", "tasks.use", "export.check"
     ):  # fmt: skip
         patch.setattr(f"biphasic.{module}.check_contract", lambda *_, **__: None)
 

@@ -214,7 +214,7 @@ class Adapt(Training, Revision):
         return corpus.model_copy(update={"tokenizer": str(model.folder), "max_tokens": most})
 
     def _shape(self, model: LocalModel) -> dict[str, int]:
-        from biphasic.model.checks.limits import model_limits
+        from biphasic.model.contract import model_limits
 
         longest = min(MAX_SEQLEN, model_limits(model.folder).longest_input)
         return {

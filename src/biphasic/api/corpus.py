@@ -13,9 +13,9 @@ from biphasic.files import expanded
 
 if TYPE_CHECKING:
     from biphasic.data.building.build import BuiltCorpus
+    from biphasic.data.building.built import InspectedCorpus
     from biphasic.data.building.config import CorpusConfig
     from biphasic.data.building.gather import BuildProgress
-    from biphasic.data.building.inspect import InspectedCorpus
     from biphasic.shown import Findings
 
 
@@ -150,7 +150,7 @@ class Inspect(Verb):
 
     def __call__(self) -> InspectedCorpus:
         from biphasic.data.building.build import RECORD, notes_on, parts_of
-        from biphasic.data.building.inspect import InspectedCorpus, inspect_corpus
+        from biphasic.data.building.built import InspectedCorpus, inspect_corpus
         from biphasic.data.tokens.tokenizer import TextTokenizer
 
         folder, notes = expanded(self.folder), ()
@@ -186,7 +186,7 @@ class Verify(Verb):
     """Folder made by `biphasic corpus build`, or one corpus in it."""
 
     def __call__(self) -> Findings:
-        from biphasic.data.building.verify import verify_build, verify_corpus
+        from biphasic.data.building.built import verify_build, verify_corpus
         from biphasic.shown import Findings
 
         folder = expanded(self.folder)
@@ -223,7 +223,7 @@ class Merge(Quiet):
 
     def __call__(self) -> BuiltCorpus:
         from biphasic.data.building.build import BuiltCorpus
-        from biphasic.data.building.merge import merge_builds, merge_corpora
+        from biphasic.data.building.built import merge_builds, merge_corpora
 
         parts, target = [expanded(folder) for folder in self.folders], expanded(self.out)
         kinds = {_is_build(folder) for folder in parts}

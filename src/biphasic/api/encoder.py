@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from biphasic.tasks.encoding import FinetunedModel
     from biphasic.tasks.inputs import Source
     from biphasic.tasks.language import Fillings, LanguageModel, PairScores
-    from biphasic.tasks.predict import Predictions
     from biphasic.tasks.protocol import Reading
+    from biphasic.tasks.use import Predictions
 
 _PAIR = ("sentence_good", "sentence_bad")
 
@@ -215,7 +215,7 @@ class TextEncoder:
 
     @cached_property
     def _finetuned(self) -> FinetunedModel:
-        from biphasic.tasks.finetuned import load_finetuned
+        from biphasic.tasks.use import load_finetuned
 
         return load_finetuned(self.folder)
 

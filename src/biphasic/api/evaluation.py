@@ -23,7 +23,7 @@ from biphasic.model.compute.device import computing_on, parse_device
 
 if TYPE_CHECKING:
     from biphasic.evaluation.result import Evaluation
-    from biphasic.export.finetuned.write import FinetunedFolder
+    from biphasic.export.finetuned import FinetunedFolder
     from biphasic.records import Convention
     from biphasic.study.plan.plan import Plan
     from biphasic.study.settings.study import TaskConfig
@@ -230,7 +230,7 @@ class Finetune(Grid):
 
     def __call__(self) -> FinetunedFolder:
         from biphasic.evaluation.evaluate import LEARNING_RATES, PROTOCOL, SEEDS
-        from biphasic.export.finetuned.write import write_best
+        from biphasic.export.finetuned import write_best
         from biphasic.export.output import find_made
         from biphasic.tasks.kinds.registry import KINDS
 

@@ -11,7 +11,7 @@ from biphasic.api.verb import Copies, Function, Quiet, Root, Verb, option
 from biphasic.files import expanded
 
 if TYPE_CHECKING:
-    from biphasic.data.pairs.folder import BuiltPairs
+    from biphasic.data.pairs import BuiltPairs
 
 
 class Build(Root, Copies, Quiet):
@@ -50,8 +50,8 @@ class Build(Root, Copies, Quiet):
 
     def __call__(self) -> BuiltPairs:
         from biphasic.config import parse_config
-        from biphasic.data.pairs.folder import BuiltPairs
-        from biphasic.tasks.pairs.build import PairsConfig, build_pairs
+        from biphasic.data.pairs import BuiltPairs
+        from biphasic.tasks.pairs import PairsConfig, build_pairs
 
         raw = {name: getattr(self, name) for name in PairsConfig.model_fields}
         built = build_pairs(
@@ -94,9 +94,9 @@ class Mine(Quiet):
     """Documents searched for each query."""
 
     def __call__(self) -> BuiltPairs:
-        from biphasic.data.pairs.folder import NO_SHARED_WORD, BuiltPairs, Pairs
+        from biphasic.data.pairs import NO_SHARED_WORD, BuiltPairs, Pairs
         from biphasic.progress import progress_bar
-        from biphasic.tasks.pairs.enrich import mine as mine_pairs
+        from biphasic.tasks.enrich import mine as mine_pairs
 
         source, target = Pairs(expanded(self.folder)), expanded(self.out)
         with progress_bar(self.console, "mining", unit="texts") as report:
@@ -149,9 +149,9 @@ class Teach(Quiet):
     """Principal dimensions to keep. Default: all of the teacher's."""
 
     def __call__(self) -> BuiltPairs:
-        from biphasic.data.pairs.folder import BuiltPairs, Pairs
+        from biphasic.data.pairs import BuiltPairs, Pairs
         from biphasic.progress import progress_bar
-        from biphasic.tasks.pairs.enrich import teach as teach_pairs
+        from biphasic.tasks.enrich import teach as teach_pairs
 
         source, target = Pairs(expanded(self.folder)), expanded(self.out)
         with progress_bar(self.console, "teaching", unit="texts") as report:
@@ -178,7 +178,7 @@ class Inspect(Verb):
     """Pairs to show."""
 
     def __call__(self) -> BuiltPairs:
-        from biphasic.data.pairs.folder import BuiltPairs, Pairs
+        from biphasic.data.pairs import BuiltPairs, Pairs
 
         pairs = Pairs(expanded(self.folder))
         samples = min(self.samples, len(pairs))

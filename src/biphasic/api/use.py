@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from biphasic.evaluation.benchmark import BenchmarkScores
     from biphasic.export.push import Upload
     from biphasic.export.write import Format
-    from biphasic.tasks.encode import Vectors
     from biphasic.tasks.encoding import FinetunedModel
     from biphasic.tasks.inputs import Source
-    from biphasic.tasks.predict import Predictions
+    from biphasic.tasks.use import Predictions, Vectors
 
 Precision = Literal["fp32", "bf16"]
 DTYPES: dict[Precision, Literal["float32", "bfloat16"]] = {"fp32": "float32", "bf16": "bfloat16"}
@@ -68,9 +67,8 @@ class Predict(Texts):
     def with_model(self, load: Callable[[Path], FinetunedModel] | None = None) -> Predictions:
         """Predict with the model that is loaded from the folder."""
         from biphasic.progress import progress_bar
-        from biphasic.tasks.inputs import STANDARD_INPUT, open_source
-        from biphasic.tasks.outputs import ROW_SUFFIXES, check_output
-        from biphasic.tasks.predict import Predictions, fields_of, predict_file
+        from biphasic.tasks.inputs import ROW_SUFFIXES, STANDARD_INPUT, check_output, open_source
+        from biphasic.tasks.use import Predictions, fields_of, predict_file
 
         folder, out = expanded(self.folder), self.out
         file = None if out is None or str(out) == STANDARD_INPUT else expanded(out)
@@ -140,9 +138,8 @@ class Encode(Texts, Revision):
             fetch_embedding_model,
             never_saw_both_ways,
         )
-        from biphasic.tasks.encode import SUFFIXES, Encoded, Vectors, encode_file
-        from biphasic.tasks.inputs import open_source
-        from biphasic.tasks.outputs import check_output
+        from biphasic.tasks.inputs import check_output, open_source
+        from biphasic.tasks.use import SUFFIXES, Encoded, Vectors, encode_file
 
         target = None if self.out is None else expanded(self.out)
         if target is not None:
@@ -301,8 +298,8 @@ class RunMteb(Device, Revision, Quiet):
     def __call__(self) -> BenchmarkScores:
         from importlib.util import find_spec
 
+        from biphasic.errors import install_command
         from biphasic.evaluation.benchmark import BenchmarkScores
-        from biphasic.extras import install_command
 
         if find_spec("mteb") is None:
             raise ConfigError(f"mteb is not installed: {install_command('mteb')}")

@@ -16,10 +16,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from biphasic.cli import analysis, commands
-from biphasic.cli.command import Commands, summary_of
-from biphasic.cli.output import INTERRUPTED, echo
-from biphasic.cli.study import study_app
+from biphasic.cli.command import INTERRUPTED, Commands, echo, summary_of
+from biphasic.cli.commands import GROUPS, commands
 from biphasic.errors import (
     BiphasicError,
     CheckpointError,
@@ -48,16 +46,6 @@ _SECTIONS = {
     "Data": ("corpus", "pairs", "task", "tokenizer"),
     "Plugins and clusters": ("plugins", "plugin", "job", "site"),
 }
-_GROUPS = {
-    "study": study_app,
-    "corpus": commands.corpus_app,
-    "pairs": commands.pairs_app,
-    "task": commands.task_app,
-    "tokenizer": commands.tokenizer_app,
-    "plugin": commands.plugin_app,
-    "job": commands.job_app,
-    "site": commands.site_app,
-}
 
 
 class _Root(TyperGroup):
@@ -66,8 +54,11 @@ class _Root(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         """Write a line about each command."""
         for title, names in _SECTIONS.items():
-            commands = [(name, self.commands[name]) for name in names if name in self.commands]
-            lines = [(name, one.get_short_help_str(formatter.width)) for name, one in commands]
+            lines = [
+                (name, command.get_short_help_str(formatter.width))
+                for name in names
+                if (command := self.commands.get(name))
+            ]
             with formatter.section(title):
                 formatter.write_dl(lines)
 
@@ -79,9 +70,8 @@ app = Commands(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for _part in (commands, analysis):
-    app.registered_commands += _part.commands.registered_commands
-for _name, _group in _GROUPS.items():
+app.registered_commands += commands.registered_commands
+for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name)
 
 

@@ -25,11 +25,11 @@ from biphasic.execution.job import WorkItem
 from biphasic.execution.local import Local, run_here
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
 from biphasic.files import expanded
-from biphasic.model.checks.limits import model_limits
 from biphasic.model.compute.device import compute_threads, computing_on, visible_devices
+from biphasic.model.contract import model_limits
 from biphasic.model.loading.build import empty_body
+from biphasic.model.loading.configurations import matrix_weights
 from biphasic.model.loading.hub import LocalModel, fetch_model
-from biphasic.model.matrices import matrix_weights
 from biphasic.progress import progress_bar, say_on
 from biphasic.records import Convention, ResultRecord
 from biphasic.store import RESULT, Store

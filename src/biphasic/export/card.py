@@ -25,24 +25,21 @@ from biphasic.analysis.statistics.doubts import baseline_sentences
 from biphasic.analysis.tables.markup import markdown_text
 from biphasic.analysis.text import flat, listing, objective_name, score_cell
 from biphasic.data.corpus import TEXTS, plugins_of, sources_of
-from biphasic.data.pairs.folder import DETAILS, Pairs
-from biphasic.data.pairs.rows import count_cut
+from biphasic.data.pairs import DETAILS, Pairs, count_cut
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError, DataError
 from biphasic.export.check import TOLERANCE, Reloaded
-from biphasic.export.hf import WrittenModel
+from biphasic.export.hf import Source, WrittenModel
 from biphasic.export.output import FILL_IN
-from biphasic.export.source import Source
 from biphasic.facts import NATS, KindFacts
 from biphasic.files import digest, is_file, read_json, read_json_object, write_text
-from biphasic.model.loading.directions import is_open
+from biphasic.model.loading.configurations import is_open
 from biphasic.records import LedgerEntry, ResultRecord, StateRecord, objectives_of, phase_of
 from biphasic.store import CARD, RESULT, Store, is_complete
 from biphasic.tasks.embedding import TrainedVectors
 from biphasic.tasks.kinds.kind import Facts
 from biphasic.tasks.kinds.registry import KINDS
-from biphasic.tasks.records import HeadRecord
-from biphasic.tasks.settings import PAIR_TEMPLATE
+from biphasic.tasks.records import PAIR_TEMPLATE, HeadRecord
 
 _TEMPLATE = Path(__file__).with_name("card.md.j2")
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")

@@ -1,4 +1,4 @@
-"""Writes a model for transformers alone, with its head, or with the pooling of its vectors."""
+"""The model to export, a state or any model folder, and its folder for transformers alone."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import ModelError, naming
-from biphasic.export.source import Source
-from biphasic.files import read_json_object, write_json
+from biphasic.errors import DataError, ModelError, naming
+from biphasic.files import expanded, read_json, read_json_object, write_json
 from biphasic.model.compute.forward import Pooling, first_position
-from biphasic.model.loading.directions import (
+from biphasic.model.contract import ModelLimits, model_limits, tokenizer_limit
+from biphasic.model.loading.configurations import (
     close_again,
     eurobert_config,
     is_decoder,
     llama_config,
     open_both_ways,
 )
+from biphasic.model.loading.footprint import check_memory, weight_files
+from biphasic.model.loading.hub import claimed_identity, fetch_model
 from biphasic.model.loading.reading import (
     body_class,
     language_model_class,
@@ -32,6 +34,57 @@ from biphasic.model.loading.reading import (
     refuse_missing,
     refuse_unfit,
 )
+from biphasic.records import StateRecord, parse_record
+
+_REMEDY = "take another copy of the state, or delete the folder and train again"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model to export."""
+
+    folder: Path
+    name: str  # a hub id, or the folder's name
+    identity: str  # identity of a verified state, otherwise a hash of the folder's files
+    tokenizer: TextTokenizer  # it has a mask token
+    limits: ModelLimits
+    # Longest input in tokens that model and tokenizer allow; None without a limit.
+    max_seqlen: int | None
+    state: StateRecord | None  # None if the model is no training state
+
+
+def open_source(model: Path | str, *, revision: str | None = None) -> Source:
+    """Find a model by folder or hub id; check, without its weights, that it can be exported."""
+    local = fetch_model(model, revision=revision)
+    folder = local.folder
+    weight_files(folder)
+    state = None  # also if the folder's files do not match its records
+    if claimed_identity(folder) == local.identity:
+        path = folder / "state.json"
+        state = parse_record(StateRecord, read_json(path), where=str(path), remedy=_REMEDY)
+    tokenizer = TextTokenizer.load(folder)
+    check_memory(folder, use="load")
+    limits = model_limits(folder)
+    if "mask" not in tokenizer.special_tokens:
+        raise DataError(
+            f"{folder}: the tokenizer has no mask token, which an encoder needs; 'biphasic "
+            f"tokenizer check {folder}' suggests one to declare, and 'biphasic adapt' trains it"
+        )
+    if tokenizer.vocab_size > limits.num_embeddings:
+        raise DataError(
+            f"{folder}: the tokenizer has ids up to {tokenizer.vocab_size - 1}, but the model has "
+            f"rows for only {limits.num_embeddings}; they do not belong together"
+        )
+    return Source(
+        folder=folder,
+        name=folder.name if expanded(model).is_dir() else str(model),
+        identity=local.identity,
+        tokenizer=tokenizer,
+        limits=limits,
+        max_seqlen=min(filter(None, (limits.positions, tokenizer_limit(folder))), default=None),
+        state=state,
+    )
+
 
 Dtype = Literal["float32", "bfloat16"]
 _POOLING = "1_Pooling"

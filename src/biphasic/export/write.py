@@ -1,22 +1,47 @@
-"""Exports a model: read, write, check in a separate process, then rename into place."""
+"""Exports a model: read, write, check in a separate process, then rename into place.
+
+An ONNX graph is made from the written folder, and checked against it.
+"""
 
 from __future__ import annotations
 
+import copy
+import logging
 import re
+import shutil
 import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
 from biphasic.config import nearest
-from biphasic.errors import ConfigError, ModelError
+from biphasic.errors import ConfigError, ModelError, install_command
 from biphasic.export import MAX_SHARD_SIZE
 from biphasic.export.card import Export, write_export_card
 from biphasic.export.check import check_export, read_reference
-from biphasic.export.hf import Dtype, write_model, write_sentence_transformers, write_tokenizer
+from biphasic.export.hf import (
+    Dtype,
+    Source,
+    open_source,
+    write_model,
+    write_sentence_transformers,
+    write_tokenizer,
+)
 from biphasic.export.output import find_made, new_folder, sign
-from biphasic.export.source import Source, open_source
 from biphasic.locks import Say, sole_writer
+from biphasic.model.compute.forward import Pooling, first_position
+from biphasic.model.loading.reading import load_model, read_config
+from biphasic.seeds import stream
 from biphasic.tasks.embedding import (
     MODULES,
     Choices,
@@ -24,7 +49,7 @@ from biphasic.tasks.embedding import (
     embedding_settings,
     prompts_of,
 )
-from biphasic.tasks.finetuned import HEAD_RECORD, read_head
+from biphasic.tasks.use import HEAD_RECORD, read_head
 
 Format = Literal["hf", "sentence-transformers", "onnx"]
 _SIZE = re.compile(r"[1-9]\d*(KB|MB|GB)")
@@ -35,8 +60,6 @@ def check_format(format: str) -> None:
     if format not in (known := get_args(Format)):
         raise ConfigError(f"format: unknown value '{format}'{nearest(format, known)}")
     if format == "onnx":
-        from biphasic.export.onnx import require_packages  # noqa: PLC0415 - an extra
-
         require_packages()
 
 
@@ -100,7 +123,6 @@ def _other_vectors(folder: Path) -> str:
 
 
 def _write_with_graph(source: Source, folder: Path, name: str, say: Say, **settings: Any) -> None:
-    from biphasic.export.onnx import write_onnx  # noqa: PLC0415 - an extra; slow to import
 
     with tempfile.TemporaryDirectory(prefix=f".partial-{name}-", dir=folder.parent) as work:
         staged, graph = Path(work) / name, Path(work) / "graph"
@@ -169,3 +191,261 @@ def _write(
         f"{reloaded.transformers} in a separate process"
     )
     return export
+
+
+GRAPH = Path("onnx") / "model.onnx"  # where optimum and sentence-transformers look
+# For hidden states; relative to the largest if that is above 1, as fp32 rounds relatively.
+TOLERANCE = 1e-4
+# onnxruntime may round by this factor more than torch, where fp32 rounds by more than that.
+_ROUNDING = 4
+_LONGROPE = "longrope"
+_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+_INPUTS = ("input_ids", "attention_mask")
+_OUTPUTS = ("last_hidden_state", "sentence_embedding")
+_INLINE_BYTES = 2_000_000_000  # protobuf's limit is 2 GiB; the graph itself needs some of it
+_LONGEST_PROBE = 1100  # tokens: beyond the windows of all families known, and quick
+
+Probe = dict[str, np.ndarray]  # a graph's inputs: int64 [num_rows, longest] each
+
+
+def write_onnx(folder: Path, out: Path, *, pooling: Pooling = "mean") -> float:
+    """Write the encoder of a folder as `onnx/model.onnx`, with its configuration and tokenizer.
+
+    The graph takes `input_ids` and `attention_mask`, int64 [batch_size, sequence_length], and gives
+    `last_hidden_state`, fp32 [batch_size, sequence_length, hidden_size], and `sentence_embedding`,
+    fp32 [batch_size, hidden_size]: the mean, first or last of the states of all non-padding tokens.
+    onnxruntime runs it on batches of several shapes; `out` is created only if the results match
+    those of torch.
+
+    `folder` is a checked export for sentence-transformers. The result is the largest difference
+    between onnxruntime and torch, in units of the tolerance's scale.
+    """
+    require_packages()
+    with _quietly(), new_folder(out) as partial:
+        encoder = _Encoder(_load(folder), pooling).eval()
+        # Configuration, tokenizer, card and pooling; the graph holds the weights.
+        shutil.copytree(
+            folder,
+            partial,
+            ignore=shutil.ignore_patterns("*.safetensors*"),
+            copy_function=shutil.copyfile,
+            dirs_exist_ok=True,
+        )
+        _export(encoder, partial / GRAPH, folder=folder)
+        return _compare(encoder, partial / GRAPH, folder=folder)
+
+
+class _Encoder(nn.Module):
+    """The body of a model, with the inputs and outputs of the graph."""
+
+    def __init__(self, body: PreTrainedModel, pooling: Pooling = "mean") -> None:
+        super().__init__()
+        self.body, self.pooling = body, pooling
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        states = self.body(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        weights = attention_mask
+        if self.pooling != "mean":
+            seen = attention_mask.cumsum(1)
+            weights = weights * (seen == (1 if self.pooling == "first" else seen[:, -1:]))
+        weights = weights[..., None].to(states.dtype)
+        return states, (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+
+
+def require_packages() -> None:
+    """Raise an error if packages of the extra `onnx` are missing."""
+    missing = [package for package in _PACKAGES if find_spec(package) is None]
+    if missing:
+        raise ConfigError(
+            f"ONNX export needs {', '.join(missing)}; install with: {install_command('onnx')}"
+        )
+
+
+def _load(folder: Path) -> PreTrainedModel:
+    """Load the model as users do; the export's check has loaded it like this before."""
+    config = read_config(folder)
+    if "dynamic" in _rope_types(getattr(config, "rope_parameters", None)):
+        raise ModelError(
+            f"{folder}: rope of type dynamic ({config.model_type}) depends on the length of the "
+            "input, which torch cannot put into a graph"
+        )
+    model, _ = load_model(AutoModel, folder, config)
+    model.config.use_cache = False  # otherwise decoders also output keys and values
+    return model
+
+
+def _rope_types(parameters: Any) -> set[str]:
+    """Return the rope types of a configuration, which may have one per layer type."""
+    if not isinstance(parameters, dict):
+        return set()
+    types = {parameters["rope_type"]} if "rope_type" in parameters else set()
+    return types.union(*map(_rope_types, parameters.values()))
+
+
+def _export(encoder: _Encoder, file: Path, *, folder: Path) -> None:
+    import onnx_ir  # noqa: PLC0415 - optional package
+    from torch.onnx.errors import OnnxExporterError  # noqa: PLC0415
+
+    axes = {0: "batch_size", 1: "sequence_length"}
+    sample = _batch(encoder.body, [7, 5])
+    try:
+        with torch.no_grad(), traceable_longrope(encoder.body):
+            program: Any = torch.onnx.export(
+                encoder,
+                tuple(torch.from_numpy(sample[name]) for name in _INPUTS),
+                dynamo=True,
+                input_names=_INPUTS,
+                output_names=_OUTPUTS,
+                dynamic_shapes=dict.fromkeys(_INPUTS, axes),
+                verbose=False,
+            )
+    except OnnxExporterError as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        reason = f"{type(cause).__name__}: {str(cause).strip().splitlines()[0]}"
+        raise ModelError(
+            f"{folder}: torch cannot export {type(encoder.body).__name__} to ONNX ({reason})"
+        ) from None
+    file.parent.mkdir()
+    num_bytes = sum(weights.nbytes for weights in encoder.state_dict().values())
+    data = f"{file.name}_data" if num_bytes > _INLINE_BYTES else None
+    onnx_ir.save(program.model, file, external_data=data)
+
+
+@contextmanager
+def traceable_longrope(body: PreTrainedModel) -> Iterator[None]:
+    """Make a model choose between its short and long frequencies within the graph, temporarily.
+
+    transformers writes the chosen frequencies into a buffer. Some releases branch for this, which
+    cannot be traced (5.17). With others, depending on how torch traces, the graph holds either the
+    choice or only the traced buffer; the latter is silently wrong beyond the length of the short
+    frequencies (5.23 with gradients). Only rotary positions of type `longrope` are changed (Phi-3,
+    128k).
+
+    Reference: Ding et al. 2024, "LongRoPE", arXiv:2402.13753, as in transformers.
+    """
+    rotaries = {
+        name: module
+        for name, module in body.named_modules()
+        if getattr(module, "rope_type", None) == _LONGROPE
+    }
+    for name, rotary in rotaries.items():
+        body.set_submodule(name, _ByLength(rotary))
+    try:
+        yield
+    finally:
+        for name, rotary in rotaries.items():
+            body.set_submodule(name, rotary)
+
+
+class _ByLength(nn.Module):
+    """Two rotary modules with fixed frequencies, and the choice between them."""
+
+    def __init__(self, rotary: Any) -> None:
+        super().__init__()
+        self.limit: int = rotary.config.rope_parameters["original_max_position_embeddings"]
+        self.short = _fixed(rotary, length=self.limit)
+        self.long = _fixed(rotary, length=self.limit + 1)
+
+    def forward(self, states: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        is_long = position_ids.max() >= self.limit
+        short_cos, short_sin = self.short(states, position_ids)
+        long_cos, long_sin = self.long(states, position_ids)
+        return torch.where(is_long, long_cos, short_cos), torch.where(is_long, long_sin, short_sin)
+
+
+def _fixed(rotary: Any, *, length: int) -> nn.Module:
+    """Return a copy whose frequencies are fixed to those for one input length."""
+    fixed = copy.deepcopy(rotary)
+    fixed.rope_type = "default"
+    frequencies, fixed.attention_scaling = ROPE_INIT_FUNCTIONS[_LONGROPE](
+        rotary.config, torch.device("cpu"), seq_len=length
+    )
+    fixed.inv_freq = frequencies
+    return fixed
+
+
+def _compare(encoder: _Encoder, file: Path, *, folder: Path) -> float:
+    """Return the largest difference over all probes."""
+    import onnxruntime  # noqa: PLC0415 - optional package
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    worst = 0.0
+    for probe in _probes(encoder.body):
+        expected = _run(encoder, probe)
+        computed = map(np.asarray, session.run(list(_OUTPUTS), probe))
+        for name, theirs in zip(_OUTPUTS, computed, strict=True):
+            ours, mask = expected[name], probe["attention_mask"]
+            difference = _difference(ours, theirs, mask)
+            if not difference <= TOLERANCE:
+                # Rounding is no error: about as near to fp64 as torch's outputs in fp32 are.
+                exact = _run(copy.deepcopy(encoder).double(), probe)[name]
+                rounding = _ROUNDING * _difference(exact, ours, mask)
+                if not _difference(exact, theirs, mask) <= rounding:
+                    raise ModelError(
+                        f"{folder}: onnxruntime and torch differ by {difference:.1e} in {name} of "
+                        f"a batch of {len(theirs)} x {mask.shape[1]} tokens; not exported"
+                    )
+            worst = max(worst, difference)
+    return worst
+
+
+@torch.no_grad()
+def _run(encoder: _Encoder, probe: Probe) -> dict[str, np.ndarray]:
+    outputs = encoder(**{name: torch.from_numpy(probe[name]) for name in _INPUTS})
+    return {name: output.numpy() for name, output in zip(_OUTPUTS, outputs, strict=True)}
+
+
+def _difference(expected: np.ndarray, computed: np.ndarray, mask: np.ndarray) -> float:
+    if expected.ndim == mask.ndim + 1:  # one state per token; padding states are meaningless
+        expected, computed = expected[mask == 1], computed[mask == 1]
+    return float(np.abs(computed - expected).max() / max(1.0, np.abs(expected).max()))
+
+
+def _probes(body: PreTrainedModel) -> Iterator[Probe]:
+    """Yield batches of one and of many, padded on either side or not, up to beyond any window."""
+    # Longer than any length that changes the model, within reason.
+    config = body.config
+    rope = getattr(config, "rope_parameters", None) or {}
+    borders = [getattr(config, name, None) for name in ("sliding_window", "local_attention")]
+    borders.append(rope.get("original_max_position_embeddings"))
+    needed = max(64, *(border + 8 for border in borders if isinstance(border, int)), 0)
+    limit = getattr(config, "max_position_embeddings", None) or needed
+    longest = min(needed, _LONGEST_PROBE, limit - first_position(body))
+    yield _batch(body, [1])
+    yield _batch(body, [min(9, longest)])
+    yield _batch(body, [min(21, longest)] * 3)
+    yield _batch(body, [min(21, longest), min(17, longest), 1, 2])
+    yield _batch(body, [3, min(30, longest)], left=True)
+    yield _batch(body, [longest, 4])
+
+
+def _batch(body: PreTrainedModel, lengths: list[int], *, left: bool = False) -> Probe:
+    shape = (len(lengths), max(lengths))
+    draws = stream("onnx", 0).random_raw(shape[0] * shape[1]).reshape(shape)
+    input_ids = (draws % np.uint64(body.config.vocab_size)).astype(np.int64)
+    pad_id = body.config.pad_token_id or 0
+    input_ids[input_ids == pad_id] = pad_id + 1 if pad_id == 0 else pad_id - 1
+    places = np.arange(shape[1])[:: -1 if left else 1]
+    is_token = places < np.array(lengths)[:, None]
+    input_ids[~is_token] = pad_id
+    return {"input_ids": input_ids, "attention_mask": is_token.astype(np.int64)}
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Silence torch's messages about its internals."""
+    loggers = [logging.getLogger(name) for name in ("torch", "torch.onnx", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,4 +1,4 @@
-"""Masking, which several objectives share: how many tokens are predicted, which, and what is shown.
+"""Masked language modelling (MLM), masked next-token prediction (MNTP) and masked diffusion.
 
 Every token has the same probability of selection: a unit (a token, a word, a span) is selected as a
 whole by one draw, whatever its length. The budget therefore counts tokens, and holds on average,
@@ -7,9 +7,22 @@ ones when it is nearly used up. Tokens selected as a unit are also replaced alik
 no part of a hidden word is visible.
 
 References: the study (arXiv 2507.00994, section 2) selects single tokens and hides them all.
-Replacement: Devlin et al. 2019, arXiv:1810.04805, section 3.1. Whole words: its later release; Cui
-et al. 2019, arXiv:1906.08101, section 2.2. Spans: Joshi et al. 2019 (SpanBERT), arXiv:1907.10529,
-section 3.1. A linearly changing rate: Ankner et al. 2023, arXiv:2305.15096, section 2.
+Replacement: Devlin et al. 2019, arXiv:1810.04805, section 3.1 (80/10/10 is `replacement: bert`).
+Whole words: its later release; Cui et al. 2019, arXiv:1906.08101, section 2.2. Spans: Joshi et al.
+2019 (SpanBERT), arXiv:1907.10529, section 3.1. A linearly changing rate: Ankner et al. 2023,
+arXiv:2305.15096, section 2.
+
+MNTP: BehnamGhader et al. 2024 (LLM2Vec), arXiv:2404.05961, section 2.1. A decoder's state has
+learned to predict the next token, and a decoder made bidirectional keeps doing so. They adapt with
+20 % of tokens selected and `replacement: bert`, Mistral with 80 % and all of them hidden (their
+released settings). The default rate here is the study's, so MLM and MNTP compare at one rate with
+the same tokens hidden.
+
+Diffusion: Sahoo et al. 2024 (MDLM), arXiv:2406.07524, section 3.2; Nie et al. 2025 (LLaDA),
+arXiv:2502.09992, section 2.1; beside causal language modelling: Samuel and Charpentier 2025,
+arXiv:2512.14549. The share t of hidden tokens is drawn uniformly per sequence, and each label has
+the weight 1 / t. The loss, divided by the number of all tokens of the texts, is in expectation an
+upper bound on their negative log-likelihood in nats per token.
 """
 
 from __future__ import annotations
@@ -24,8 +37,7 @@ from pydantic import Field
 from biphasic.amounts import percent_number
 from biphasic.data.rows import NUM_SPECIAL, Piece, RowBatch
 from biphasic.objectives.objective import ObjectiveConfig
-from biphasic.objectives.supervision import Supervision, Vocabulary
-from biphasic.objectives.words import word_starts
+from biphasic.objectives.supervision import Supervision, Vocabulary, word_starts
 from biphasic.seeds import stream, uniforms
 
 Probability = Annotated[float, Field(gt=0, le=1)]
@@ -216,3 +228,105 @@ def _replaced(
 
 def _stream(name: str, mask_seed: int, piece: Piece) -> np.random.Philox:
     return stream(name, mask_seed, piece.epoch, piece.document, piece.start)
+
+
+class Mlm(MaskingConfig):
+    """Masked language modelling."""
+
+    objective: Literal["mlm"]  # type: ignore[assignment]
+
+    @property
+    def heldout_weights(self) -> dict[str, float]:
+        """The held-out loss of MLM, which has a masking rate of its own."""
+        return {self.objective: 1.0}
+
+    def supervise(
+        self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
+    ) -> tuple[Supervision, ...]:
+        """Mask tokens; each is predicted at its own position."""
+        return (self.mask(batch, vocabulary, mask_seed=mask_seed),)
+
+
+class Mntp(MaskingConfig):
+    """Masked next-token prediction."""
+
+    objective: Literal["mntp"]  # type: ignore[assignment]
+
+    def supervise(
+        self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
+    ) -> tuple[Supervision, ...]:
+        """Mask tokens; each is predicted one position earlier, the first of a text at BOS."""
+        masked = self.mask(batch, vocabulary, mask_seed=mask_seed)
+        # A document's first token follows BOS. A sequence that begins within a document has no
+        # position before its first token.
+        has_before = ~np.isin(masked.positions, batch.packed.spans[:, 0])
+        positions, labels = masked.positions[has_before] - 1, masked.labels[has_before]
+        return (replace(masked, positions=positions, labels=labels),)
+
+
+class Diffusion(ObjectiveConfig):
+    """Masked diffusion."""
+
+    objective: Literal["diffusion"]  # type: ignore[assignment]
+    least_rate: Annotated[float, Field(gt=0, lt=1)] = 1e-3
+    """Smallest share of hidden tokens; the largest is 1. It limits the weights."""
+
+    @property
+    def directions(self) -> frozenset[bool]:
+        """Bidirectional only."""
+        return frozenset({False})
+
+    @property
+    def label_share(self) -> float:
+        """Half of the tokens are hidden, on average."""
+        return (1 + self.least_rate) / 2
+
+    @property
+    def heldout_weights(self) -> dict[str, float]:
+        """The bound alone."""
+        return {"diffusion": 1.0}
+
+    @property
+    def heldout_measures(self) -> dict[str, tuple[ObjectiveConfig, int]]:
+        """The bound; weights of 1 / t make it vary, so it is averaged."""
+        return {"diffusion": (Diffusion(objective="diffusion"), 4)}
+
+    def supervise(
+        self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
+    ) -> tuple[Supervision, ...]:
+        """Hide tokens; each is predicted at its own position, with the weight of its sequence.
+
+        Rates and selection are a pure function of `mask_seed` and each sequence's first document.
+        At one rate, MLM hides the same tokens.
+        """
+        pieces = zip(batch.texts.tolist(), batch.pieces, self._rates(batch, mask_seed), strict=True)
+        is_hidden = np.zeros(batch.packed.input_ids.size, dtype=bool)
+        weights = np.zeros(is_hidden.size, dtype=np.float32)
+        for (start, end), piece, rate in pieces:
+            bits = stream("mask", mask_seed, piece.epoch, piece.document, piece.start)
+            is_hidden[start:end] = uniforms(bits, end - start) < rate
+            weights[start:end] = 1 / rate
+        positions = np.flatnonzero(is_hidden)
+        shown = batch.packed.input_ids.copy()
+        shown.reshape(-1)[positions] = vocabulary.mask_id
+        supervision = Supervision(
+            rows=replace(batch.packed, input_ids=shown),
+            positions=positions,
+            labels=batch.packed.input_ids.reshape(-1)[positions],
+            causal=False,
+            weights=weights[positions],
+            num_predicted=int((batch.texts[:, 1] - batch.texts[:, 0]).sum()),
+        )
+        return (supervision,)
+
+    def _rates(self, batch: RowBatch, mask_seed: int) -> list[float]:
+        """Return the share of hidden tokens of each piece: that of its sequence."""
+        starts = np.sort(batch.packed.spans[:, 0])
+        sequences = np.searchsorted(starts, batch.texts[:, 0], side="right")
+        first = dict(zip(sequences[::-1].tolist(), batch.pieces[::-1], strict=True))
+        rates: dict[int, float] = {}
+        for sequence, piece in first.items():
+            bits = stream("diffusion", mask_seed, piece.epoch, piece.document, piece.start)
+            draw = float(uniforms(bits, 1)[0])
+            rates[sequence] = self.least_rate + (1 - self.least_rate) * draw
+        return [rates[sequence] for sequence in sequences.tolist()]

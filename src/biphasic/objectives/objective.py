@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from biphasic.config import Config
-from biphasic.data.pairs.rows import PairReading
+from biphasic.data.pairs import PairReading
 from biphasic.data.rows import RowBatch
 from biphasic.data.text.files import with_contents
 from biphasic.errors import ConfigError
@@ -17,7 +17,7 @@ from biphasic.objectives.supervision import Supervision, Vocabulary, problems
 from biphasic.plugins import Plugin, code_of, short_name
 
 if TYPE_CHECKING:
-    from biphasic.data.pairs.folder import Pairs
+    from biphasic.data.pairs import Pairs
 
 _SHORT = {"heldout_fraction": "held"}  # names of arms have at most 80 characters
 

@@ -1,27 +1,189 @@
-"""Inputs and labels that an objective makes from rows."""
+"""Inputs and labels that an objective makes from rows, and the word starts among their tokens.
+
+Every token is converted to the UTF-8 bytes of its text, with a space before each word start:
+byte-level BPE (`Ġ`), SentencePiece (`▁`, bytes such as `<0xE4>`) and WordPiece (`##` continues a
+word). Words are then split by characters, so a character whose bytes span several tokens stays
+whole.
+
+References: Devlin et al. 2019, arXiv:1810.04805, whole-word masking of its later release (white
+space, punctuation and ideographs separate words); Radford et al. 2019, "Language models are
+unsupervised multitask learners", section 2.2 (byte-level BPE).
+"""
 
 from __future__ import annotations
 
+import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers.pre_tokenizers import ByteLevel
 
 from biphasic.data.packing import PackedBatch
 from biphasic.data.rows import RowBatch
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError
-from biphasic.objectives.words import Spellings, spellings_of
 
-if TYPE_CHECKING:  # settings are read without torch
+if TYPE_CHECKING:
     from torch import Tensor
 
     from biphasic.objectives.loss import PerLabel
+
+_SPACE, _WORD, _IDEOGRAPH, _MARK, _JOINER, _OTHER = range(6)
+_IDEOGRAPHS = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x323AF))
+_JOINERS = (0x200C, 0x200D)
+_LAST_CHARACTER = 0x10FFFF
+_LONE_SPACE = b" "
+
+
+@dataclass(frozen=True)
+class Spellings:
+    """The text of each token."""
+
+    content: NDArray[np.uint8]  # UTF-8 bytes of all tokens, concatenated, none empty
+    borders: NDArray[np.int64]  # borders of the tokens in `content`, [vocab_size + 1]
+
+
+def spellings_of(tokenizer: TextTokenizer) -> Spellings:
+    """Return the text of each token of a vocabulary."""
+    rules = tokenizer.rules()
+    spell = _speller(rules)
+    literal = {added["id"] for added in rules["added_tokens"]}
+    spelled = [_LONE_SPACE] * tokenizer.vocab_size
+    for token, token_id in tokenizer.vocabulary().items():
+        content = token.encode() if token_id in literal else spell(token)
+        spelled[token_id] = content or _LONE_SPACE
+    lengths = np.fromiter(map(len, spelled), dtype=np.int64, count=len(spelled))
+    return Spellings(
+        content=np.frombuffer(b"".join(spelled), dtype=np.uint8),
+        borders=np.concatenate([[0], np.cumsum(lengths)]),
+    )
+
+
+def word_starts(input_ids: NDArray[np.int64], spellings: Spellings) -> NDArray[np.bool_]:
+    """Return which of consecutive tokens start a word, [num_tokens]."""
+    # It continues a word if it starts inside a character or with a combining mark, where letters
+    # or digits meet, after or at a joiner (emoji, Persian), and after a lone space.
+    firsts = spellings.borders[input_ids]
+    lengths = spellings.borders[input_ids + 1] - firsts
+    begins = np.cumsum(lengths) - lengths
+    # The bytes of all tokens: each token's first byte, and the offset of each byte from it.
+    places = np.repeat(firsts - begins, lengths) + np.arange(int(lengths.sum()))
+    text = spellings.content[places]
+    kinds, bases = _kinds(text)
+    here = kinds[begins]
+    before = np.concatenate([[_OTHER], bases[begins[1:] - 1]])
+    is_lone_space = (lengths == 1) & (text[begins] == _LONE_SPACE[0])
+    after_lone_space = np.concatenate([[False], is_lone_space[:-1]])
+    goes_on = (text[begins] & 0xC0) == 0x80  # inside a character
+    goes_on |= (here == _MARK) | (here == _JOINER)
+    goes_on |= (here == _WORD) & (before == _WORD)
+    goes_on |= (here != _SPACE) & ((before == _JOINER) | after_lone_space)
+    return ~goes_on
+
+
+def _kinds(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return the kind of each byte's character, and that of the character it combines with."""
+    is_lead = (text & 0xC0) != 0x80
+    places = np.flatnonzero(is_lead)
+    padded = np.concatenate([text, np.zeros(3, dtype=np.uint8)]).astype(np.int64)
+    lead = padded[places]
+    second, third, fourth = (padded[places + place] & 0x3F for place in (1, 2, 3))
+    characters = np.select(
+        [lead < 0x80, lead < 0xE0, lead < 0xF0],
+        [lead, (lead & 0x1F) << 6 | second, (lead & 0x0F) << 12 | second << 6 | third],
+        (lead & 0x07) << 18 | second << 12 | third << 6 | fourth,
+    )
+    # The first entry is for bytes of a character that starts earlier.
+    kinds = np.empty(len(places) + 1, dtype=np.uint8)
+    kinds[0] = _OTHER
+    kinds[1:] = _kind_table()[np.minimum(characters, _LAST_CHARACTER)]
+    last_base = np.maximum.accumulate(np.where(kinds != _MARK, np.arange(len(kinds)), 0))
+    owners = np.cumsum(is_lead)
+    return kinds[owners], kinds[last_base][owners]
+
+
+@lru_cache(maxsize=1)
+def _kind_table() -> NDArray[np.uint8]:
+    """Return the kind of every character, by this Python's Unicode version."""
+    by_category = {"L": _WORD, "N": _WORD, "M": _MARK, "Z": _SPACE}
+    count = _LAST_CHARACTER + 1
+    categories = (unicodedata.category(chr(code))[0] for code in range(count))
+    table = np.fromiter(
+        (by_category.get(category, _OTHER) for category in categories), np.uint8, count
+    )
+    table[[ord(character) for character in "\t\n\v\f\r\x85"]] = _SPACE
+    table[list(_JOINERS)] = _JOINER
+    for first, last in _IDEOGRAPHS:
+        table[first : last + 1] = _IDEOGRAPH
+    return table
+
+
+def _speller(rules: dict[str, Any]) -> Callable[[str], bytes]:
+    """Return a function that spells the tokens of a vocabulary, from its `tokenizer.json`."""
+    model = rules["model"]
+    parts = [
+        part
+        for name in ("normalizer", "pre_tokenizer", "decoder")
+        for part in _components(rules.get(name))
+    ]
+    if any(part["type"] == "ByteLevel" for part in parts):
+        alphabet = _byte_level_alphabet()
+        # A character outside of the alphabet stands for itself.
+        return lambda token: b"".join(
+            bytes([alphabet[character]]) if character in alphabet else character.encode()
+            for character in token
+        )
+    if prefix := model.get("continuing_subword_prefix"):
+        return lambda token: _continued(token, prefix)
+    if marker := next(filter(None, map(_space_marker, parts)), None):
+        return lambda token: _marked(token, marker)
+    raise ConfigError(
+        f"selection: the tokenizer ({model['type']}) does not mark word starts, so whole "
+        "words and spans are unknown; use 'selection: token', or a byte-level, SentencePiece "
+        "or WordPiece tokenizer"
+    )
+
+
+def _components(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """Yield a part of a tokenizer's description and all of its components."""
+    if part:
+        yield part
+        for name in ("normalizers", "pretokenizers", "decoders"):
+            for component in part.get(name, ()):
+                yield from _components(component)
+
+
+def _space_marker(part: dict[str, Any]) -> str | None:
+    """Return the replacement of a space in this part of a tokenizer, if it defines one."""
+    if part["type"] == "Metaspace":
+        return part["replacement"]
+    is_replacement = part["type"] == "Replace" and part["pattern"] == {"String": " "}
+    return part["content"] if is_replacement else None
+
+
+def _continued(token: str, prefix: str) -> bytes:
+    return (token[len(prefix) :] if token.startswith(prefix) else f" {token}").encode()
+
+
+def _marked(token: str, marker: str) -> bytes:
+    """Return the bytes of a SentencePiece token; `<0x0A>` is a byte that no other token covers."""
+    if len(token) == len("<0x0A>") and token.startswith("<0x") and token.endswith(">"):
+        return bytes.fromhex(token[3:5])
+    return token.replace(marker, " ").encode()
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """Return the byte of each character: printable bytes' own, the others' in order."""
+    alphabet = set(ByteLevel.alphabet())
+    printable = {chr(byte): byte for byte in range(256) if chr(byte) in alphabet}
+    others = sorted(set(range(256)) - set(printable.values()))
+    return printable | dict(zip(sorted(alphabet - set(printable)), others, strict=True))
 
 
 class StatesLoss(ABC):

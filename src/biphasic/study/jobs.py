@@ -17,7 +17,7 @@ from pydantic import Field, NonNegativeInt
 from biphasic.amounts import rate
 from biphasic.analysis.estimate import chosen_ends, grid
 from biphasic.config import Config
-from biphasic.data.building.verify import read_tokenizer
+from biphasic.data.building.built import read_tokenizer
 from biphasic.data.corpus import TEXTS
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError, DoneElsewhereError, StudyError
@@ -213,7 +213,7 @@ class FinetuneJob(Job):
         self, points: list[tuple[int, list[ScoredTask]]], report: Report, *, keep: Keep | None
     ) -> Iterator[tuple[int, list[ScoredTask], tuple[Result, ...]]]:
         """Fine-tune once for each point of the grid, and score its tasks."""
-        from biphasic.model.checks.contract import check_contract  # noqa: PLC0415
+        from biphasic.model.contract import check_contract  # noqa: PLC0415
         from biphasic.tasks.finetune import FinetuneRun, finetune_group  # noqa: PLC0415
 
         is_ours = self.encoder.is_relative_to(self.store)

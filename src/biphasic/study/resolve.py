@@ -25,10 +25,10 @@ from biphasic.data.building.build import (
     is_built,
     read_record,
 )
+from biphasic.data.building.built import read_tokenizer
 from biphasic.data.building.config import CorpusConfig
-from biphasic.data.building.verify import read_tokenizer
 from biphasic.data.corpus import DETAILS
-from biphasic.data.pairs.folder import Pairs
+from biphasic.data.pairs import Pairs
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, ConfigError, DataError, ModelError
 from biphasic.execution.job import save_job
@@ -184,7 +184,7 @@ def check_encoder(
     encoder: LocalModel, tasks: Sequence[PlannedTask], *, arm: ArmConfig
 ) -> list[str]:
     """Check that the finished encoder of an arm can read all inputs; return notes on them."""
-    from biphasic.model.checks.limits import model_limits  # noqa: PLC0415 - loads torch
+    from biphasic.model.contract import model_limits  # noqa: PLC0415 - loads torch
     from biphasic.study.inputs.models import own_tokenizer  # noqa: PLC0415 - loads torch
 
     try:

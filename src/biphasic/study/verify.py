@@ -11,8 +11,8 @@ from typing import Any
 
 from biphasic.analysis.report import report_damage
 from biphasic.data.building.build import RECORD
-from biphasic.data.building.verify import verify_build
-from biphasic.data.pairs.folder import Pairs
+from biphasic.data.building.built import verify_build
+from biphasic.data.pairs import Pairs
 from biphasic.errors import BiphasicError
 from biphasic.locks import Say
 from biphasic.records import StudyRecord

@@ -15,9 +15,8 @@ from transformers import PreTrainedModel
 from biphasic.amounts import points
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError
-from biphasic.model.checks.contract import check_contract
-from biphasic.model.checks.limits import model_limits
 from biphasic.model.compute.device import on_compute_device
+from biphasic.model.contract import check_contract, model_limits
 from biphasic.model.head import language_model_head
 from biphasic.model.loading.build import load_pretrained
 from biphasic.records import LedgerEntry

@@ -21,18 +21,21 @@ from biphasic.store import complete_folder, is_complete
 from biphasic.tasks.folder import (
     DESCRIPTION,
     TaskDescription,
+    TaskFile,
+    describe,
     load_task,
+    load_task_file,
+    own_files,
     read_description,
     task_files,
     write_task_folder,
 )
+from biphasic.tasks.hub import PUBLISHED, HubSource
 from biphasic.tasks.kinds.registry import KINDS, known_kind
 from biphasic.tasks.kinds.text import AnsweredText
-from biphasic.tasks.published.benchmark import PREFIX, mteb_origin, mteb_task, write_mteb
-from biphasic.tasks.published.hub import PUBLISHED, HubSource
+from biphasic.tasks.mteb import PREFIX, mteb_origin, mteb_task, write_mteb
 from biphasic.tasks.records import SPLITS, ExampleTask
-from biphasic.tasks.rows.labels import WHOLE
-from biphasic.tasks.task_file import TaskFile, describe, load_task_file, own_files
+from biphasic.tasks.rows import WHOLE
 
 SOURCES_VERSION = 1  # increase by hand whenever the same files would give a different folder
 _TASK_FILES = (".yaml", ".yml")

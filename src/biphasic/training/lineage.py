@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.data.corpus import Corpus
-from biphasic.data.pairs.folder import Pairs
+from biphasic.data.pairs import Pairs
 from biphasic.data.rows import ROW_PLAN_VERSION, WINDOW_DOCUMENTS
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.files import canonical_json

@@ -16,7 +16,6 @@ from transformers import PreTrainedModel
 
 from biphasic.distributed import Activity, ProcessGroup
 from biphasic.errors import ConfigError, DivergedError, ModelError
-from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.compute.forward import first_position
 from biphasic.model.compute.layers import (
@@ -25,7 +24,7 @@ from biphasic.model.compute.layers import (
     recompute_activations,
     uncompiled,
 )
-from biphasic.model.context import extend_config, extend_context
+from biphasic.model.contract import check_contract
 from biphasic.model.head import has_head
 from biphasic.model.loading.build import (
     architecture_config,
@@ -35,6 +34,7 @@ from biphasic.model.loading.build import (
     saved_buffers,
     stores_head,
 )
+from biphasic.model.loading.configurations import extend_config, extend_context
 from biphasic.model.loading.hub import check_model
 from biphasic.model.loading.reading import loading, read_config
 from biphasic.numerics import running_code

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from biphasic.extras import install_command
+from biphasic.errors import install_command
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

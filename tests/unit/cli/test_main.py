@@ -12,7 +12,7 @@ from pydantic_core import SchemaValidator, core_schema
 
 import biphasic
 from biphasic.cli import main as module
-from biphasic.cli.output import shown
+from biphasic.cli.command import shown
 from biphasic.errors import (
     BiphasicError,
     CheckpointError,

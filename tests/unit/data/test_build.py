@@ -22,7 +22,7 @@ from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.gather import unique_names
 from biphasic.data.building.selection import digest_of, split_of
 from biphasic.data.corpus import Corpus
-from biphasic.data.tokens.tokenize import ShardMaker
+from biphasic.data.tokens.shards import ShardMaker
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.errors import ConfigError, DataError, LockedError
 from biphasic.pydocs.documents import load_documents

@@ -6,8 +6,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-from biphasic.data.building.inspect import count_duplicates, fill_rate, inspect_corpus, length_bins
-from biphasic.data.building.verify import verify_corpus, verify_tokenizer
+from biphasic.data.building.built import (
+    count_duplicates,
+    fill_rate,
+    inspect_corpus,
+    length_bins,
+    verify_corpus,
+    verify_tokenizer,
+)
 from biphasic.data.corpus import Corpus
 from biphasic.data.tokens.tokenizer import write_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError

@@ -8,9 +8,14 @@ import pytest
 
 import biphasic
 from biphasic.data.building.build import build_corpus, is_built_from, read_record
+from biphasic.data.building.built import (
+    merge_builds,
+    merge_corpora,
+    verify_build,
+    verify_corpus,
+    verify_tokenizer,
+)
 from biphasic.data.building.config import CorpusConfig
-from biphasic.data.building.merge import merge_builds, merge_corpora
-from biphasic.data.building.verify import verify_build, verify_corpus, verify_tokenizer
 from biphasic.data.corpus import Corpus
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError

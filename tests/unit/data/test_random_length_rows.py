@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from biphasic.data.rows import NUM_SPECIAL, SHORTEST, BatchShape, Piece, RowPlan, RowReader
 from biphasic.errors import ConfigError
 from biphasic.objectives.clm import Clm
-from biphasic.objectives.mlm import Mlm
-from biphasic.objectives.mntp import Mntp
+from biphasic.objectives.masking import Mlm, Mntp
 from biphasic.objectives.supervision import Vocabulary
 
 LENGTHS = np.clip(np.random.default_rng(0).lognormal(3, 1, 90), 1, 400).astype(np.int64)

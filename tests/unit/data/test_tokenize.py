@@ -8,8 +8,8 @@ import pytest
 
 from biphasic.data.tokens.shards import (
     TOKENS,
+    ShardMaker,
 )
-from biphasic.data.tokens.tokenize import ShardMaker
 from biphasic.errors import DataError, StudyError
 from biphasic.store import is_complete
 from text_corpus import blocks
@@ -114,7 +114,7 @@ def test_leaving_ends_the_workers_at_once(tmp_path, documents, tokenizer_folder)
 
 def test_workers_import_nothing_heavy():
     program = (
-        "import sys, biphasic.data.tokens.tokenize as w; "
+        "import sys, biphasic.data.tokens.shards as w; "
         "print(*sorted({'torch', 'transformers', 'datasets', 'pyarrow'} & set(sys.modules)))"
     )
     ended = subprocess.run(

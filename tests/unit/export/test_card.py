@@ -18,7 +18,7 @@ from scipy import stats
 from biphasic import export_model
 from biphasic.export.card import scores_of_state, write_fitted_card
 from biphasic.files import write_json
-from biphasic.tasks.finetuned import HeadRecord
+from biphasic.tasks.use import HeadRecord
 
 pytestmark = pytest.mark.usefixtures("one_thread", "unprobed")
 Card = Callable[..., str]

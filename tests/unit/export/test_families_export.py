@@ -21,7 +21,7 @@ from biphasic.errors import ModelError
 from biphasic.export.hf import causal_config
 from biphasic.files import read_json
 from biphasic.model.loading.build import load_encoder
-from biphasic.model.loading.directions import is_open, open_both_ways
+from biphasic.model.loading.configurations import is_open, open_both_ways
 from biphasic.tasks.encoding import Encoder
 from families import DISTINCT, FAMILIES, PADDED_ONLY, record, save_family, tiny_config
 

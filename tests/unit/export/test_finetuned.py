@@ -18,13 +18,13 @@ from transformers.utils import logging
 from biphasic import finetune
 from biphasic.errors import ConfigError, DataError
 from biphasic.export import write
-from biphasic.export.finetuned.write import FinetunedFolder, check_tokenizer
+from biphasic.export.check import check_tokenizer
+from biphasic.export.finetuned import FinetunedFolder
 from biphasic.export.hf import write_sentence_transformers
 from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.encoding import Encoder, encode_texts
-from biphasic.tasks.finetuned import load_finetuned, read_head
 from biphasic.tasks.inputs import open_input
-from biphasic.tasks.predict import predict_file
+from biphasic.tasks.use import load_finetuned, predict_file, read_head
 from tiny_use import (
     ANIMALS,
     LABELS,
@@ -422,7 +422,7 @@ def test_the_best_on_validation_is_kept(one_thread, make):
 def test_the_same_again_is_done(make, monkeypatch, capsys):
     made = make("eurobert", "sc")
     before = {path: path.stat().st_mtime_ns for path in made.folder.rglob("*")}
-    monkeypatch.setattr("biphasic.export.finetuned.write.finetune_grid", None)
+    monkeypatch.setattr("biphasic.export.finetuned.finetune_grid", None)
     model, root = made.folder.parent / "eurobert", made.folder.parent / "root"
     found = fine_tune(model, task_of(made), made.folder, root=root)
     assert found == made

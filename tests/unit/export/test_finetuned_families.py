@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from biphasic.export.finetuned.forms import forms_of
-from biphasic.export.finetuned.write import TOLERANCE, example_sequences, write_model
+from biphasic.export.check import FITTED_TOLERANCE as TOLERANCE
+from biphasic.export.check import example_sequences
+from biphasic.export.finetuned import write_model
+from biphasic.export.forms import forms_of
 from biphasic.model.compute.forward import batching_of
 from biphasic.model.loading.build import load_encoder
-from biphasic.tasks.finetuned import HeadRecord
 from biphasic.tasks.inputs import open_input
-from biphasic.tasks.predict import predict_file
 from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.use import HeadRecord, predict_file
 from families import DISTINCT, PADDED_ONLY, save_family
 from tiny_use import ANIMALS, LABELS, read_jsonl, tiny_tokenizer, write_jsonl
 from warm import forking, probe_nothing

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModel, PreTrainedModel
 
-from biphasic.export.onnx import traceable_longrope
+from biphasic.export.write import traceable_longrope
 from families import tiny_config
 
 LIMIT = 32

@@ -16,9 +16,9 @@ from transformers import AutoModel
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
-from biphasic.export import onnx
+from biphasic.export import write as onnx
 from biphasic.export.hf import write_sentence_transformers
-from biphasic.export.onnx import write_onnx
+from biphasic.export.write import write_onnx
 from families import save_open
 
 onnxruntime = pytest.importorskip("onnxruntime")

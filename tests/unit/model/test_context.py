@@ -10,8 +10,8 @@ from transformers import PreTrainedModel
 from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
 from biphasic.model.compute.forward import first_position, hidden_states
-from biphasic.model.context import check_length, extend_config, extend_context
 from biphasic.model.loading.build import load_pretrained, new_model
+from biphasic.model.loading.configurations import check_length, extend_config, extend_context
 from families import DISTINCT, save_family, tiny_config
 
 pytestmark = pytest.mark.slow

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from biphasic.errors import ModelError
-from biphasic.model.checks import contract
-from biphasic.model.checks.contract import check_contract
+from biphasic.model import contract
 from biphasic.model.compute.attention import attention_arguments
+from biphasic.model.contract import check_contract
 from biphasic.model.loading.build import load_encoder, new_model
 from biphasic.training.step.optimizer import set_precision
 from families import replaced_attention, tiny_config

@@ -12,7 +12,7 @@ from biphasic.model.compute.attention import (
     block_mask,
     packed_attention,
 )
-from biphasic.model.cpu import documents
+from biphasic.model.cpu import kernels
 from biphasic.model.cpu.kernels import cpu_kernels
 from rounding import assert_as_exact
 
@@ -26,7 +26,7 @@ ROWS = {
 
 @pytest.fixture(autouse=True)
 def documents_of_any_length(monkeypatch):
-    monkeypatch.setattr(documents, "_SCORES_PER_DOCUMENT", 0)
+    monkeypatch.setattr(kernels, "_SCORES_PER_DOCUMENT", 0)
 
 
 def rows_of(row_length, lengths):
@@ -88,14 +88,14 @@ def assert_as_torch(actual, rows, inputs, gradient, **options):
 def scores(monkeypatch):
     """Scores that each call computes, for one head."""
     counts: list[int] = []
-    original = documents._blocks
+    original = kernels._blocks
 
     def counted(*args, **options):
         blocks = list(original(*args, **options))
         counts.append(sum(block.queries[1] * block.keys[1] for block in blocks))
         return blocks
 
-    monkeypatch.setattr(documents, "_blocks", counted)
+    monkeypatch.setattr(kernels, "_blocks", counted)
     return counts
 
 
@@ -174,7 +174,7 @@ def test_rows_in_bf16_are_read_by_document_if_they_are_long(scores):
 
 
 def test_rows_of_many_short_documents_are_read_as_a_whole(scores, monkeypatch):
-    monkeypatch.setattr(documents, "_SCORES_PER_DOCUMENT", 2000)
+    monkeypatch.setattr(kernels, "_SCORES_PER_DOCUMENT", 2000)
     for length in (8, 15, 16, 128):
         rows = rows_of(128, [length] * (128 // length))
         inputs, gradient = drawn(rows, torch.float32)

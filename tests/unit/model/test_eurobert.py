@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from biphasic.data.packing import pack_sequences
 from biphasic.model.compute.forward import hidden_states
 from biphasic.model.compute.layers import recompute_activations
-from biphasic.model.cpu import documents, kernels
+from biphasic.model.cpu import kernels
 from biphasic.model.cpu.kernels import cpu_kernels
 from biphasic.model.cpu.products import products
 from biphasic.model.head import language_model_head
@@ -24,7 +24,7 @@ from rounding import assert_as_exact, exactly
 ROWS = pack_sequences([np.arange(n) % 50 for n in (90, 40, 130)], row_length=130, pad_id=0)
 SUPERVISION = Supervision(ROWS, np.arange(100), np.arange(100) % 50, causal=True)
 OWN = {
-    "attention": (documents, "_ByDocument"),
+    "attention": (kernels, "_ByDocument"),
     "norms": (kernels, "_ShortNorm"),
     "rotary embeddings": (kernels, "_Rotated"),
     "products": (kernels, "_Products"),

@@ -14,7 +14,7 @@ from huggingface_hub import constants
 from biphasic.data.tokens.tokenizer import load_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
 from biphasic.files import digest, file_sha256
-from biphasic.model.checks.limits import model_limits
+from biphasic.model.contract import model_limits
 from biphasic.model.loading.build import load_encoder
 from biphasic.model.loading.hub import check_model, fetch_model, find_model
 from biphasic.store import seal_folder

@@ -14,7 +14,6 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
-from biphasic.model.checks.contract import check_contract, load_checked_encoder, probe_tokens
 from biphasic.model.compute.attention import register_attention
 from biphasic.model.compute.forward import (
     batching_of,
@@ -22,6 +21,7 @@ from biphasic.model.compute.forward import (
     packed_arguments,
     padded_states,
 )
+from biphasic.model.contract import check_contract, load_checked_encoder, probe_tokens
 from biphasic.model.loading.build import load_encoder, load_pretrained, new_model
 from families import SHARED, replaced_attention, tiny_config, with_head
 from rounding import assert_as_exact, exactly

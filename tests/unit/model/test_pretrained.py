@@ -14,7 +14,7 @@ from biphasic.errors import ModelError
 from biphasic.model.compute.forward import hidden_states
 from biphasic.model.head import has_head
 from biphasic.model.loading.build import load_pretrained, load_weights, new_model
-from biphasic.model.loading.directions import close_again
+from biphasic.model.loading.configurations import close_again
 from families import DISTINCT, save_family, tiny_config
 from mini_study import edit_json
 

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from biphasic.data.packing import pack_sequences
 from biphasic.model.compute.forward import hidden_states
 from biphasic.model.loading.build import architecture_config, new_model
-from biphasic.model.matrices import config_shape, model_shape
+from biphasic.model.loading.configurations import config_shape, model_shape
 from biphasic.model.shape import PRESETS, ModelShape, architecture_shape
 from biphasic.objectives.supervision import Supervision
 from biphasic.training.step.input import summed_loss

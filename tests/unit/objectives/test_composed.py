@@ -8,10 +8,9 @@ from objective_rows import MASK, VOCABULARY, batch_of, phase_refusal, supervise
 
 from biphasic.data.rows import Piece
 from biphasic.errors import ConfigError
-from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.clm import Clm
-from biphasic.objectives.mix import Mix, divide_rows
-from biphasic.objectives.mlm import Mlm
+from biphasic.objectives.masking import Mlm
+from biphasic.objectives.phases import Alternate, Mix, divide_rows
 
 CLM = Clm(objective="clm")
 MLM = Mlm(objective="mlm")

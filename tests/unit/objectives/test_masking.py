@@ -24,12 +24,8 @@ from objective_rows import (
 from biphasic.data.rows import Piece, RowBatch
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.errors import ConfigError
-from biphasic.objectives.diffusion import Diffusion
-from biphasic.objectives.masking import select, span_lengths
-from biphasic.objectives.mlm import Mlm
-from biphasic.objectives.mntp import Mntp
-from biphasic.objectives.supervision import Vocabulary
-from biphasic.objectives.words import spellings_of, word_starts
+from biphasic.objectives.masking import Diffusion, Mlm, Mntp, select, span_lengths
+from biphasic.objectives.supervision import Vocabulary, spellings_of, word_starts
 
 TEXTS = (
     "Größere Übungen: naïve façades, 漢字とカタカナ, 👨‍👩‍👧 and 🎉 (or हिन्दी)! ",

@@ -15,7 +15,7 @@ from objective_rows import (
 
 from biphasic.data.rows import BatchShape, Piece, RowBatch, RowPlan, RowReader
 from biphasic.objectives.clm import Clm
-from biphasic.objectives.mlm import Mlm
+from biphasic.objectives.masking import Mlm
 
 CLM = Clm(objective="clm")
 

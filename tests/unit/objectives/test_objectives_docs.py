@@ -12,13 +12,10 @@ from objective_rows import VOCABULARY, Run, batch_of, supervise
 from biphasic.config import parse_config
 from biphasic.data.rows import Piece
 from biphasic.errors import DataError
-from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.clm import Clm
-from biphasic.objectives.contrastive import Contrastive
-from biphasic.objectives.distill import Distill, MarginMse
-from biphasic.objectives.mix import Mix, divide_rows
+from biphasic.objectives.contrastive import Contrastive, Distill, MarginMse
 from biphasic.objectives.objective import ObjectiveConfig
-from biphasic.objectives.registry import OBJECTIVES
+from biphasic.objectives.phases import OBJECTIVES, Alternate, Mix, divide_rows
 from biphasic.plugins import pinned_names
 from biphasic.testing import check_objective
 

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from biphasic.data.tokens.tokenizer import BOS, EOS, MASK, PAD, TextTokenizer, train_tokenizer
 from biphasic.errors import ConfigError
-from biphasic.objectives.words import Spellings, spellings_of, word_starts
+from biphasic.objectives.supervision import Spellings, spellings_of, word_starts
 
 ROLES = {"bos": BOS, "eos": EOS, "pad": PAD, "mask": MASK}
 # Scripts and signs that part words in different ways, beside plain prose and code.

@@ -10,10 +10,10 @@ import torch
 
 from biphasic import evaluate
 from biphasic.errors import ConfigError
-from biphasic.export.finetuned.write import _check_form
+from biphasic.export.finetuned import _check_form
+from biphasic.tasks.folder import load_task_file
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.source import split_source
-from biphasic.tasks.task_file import load_task_file
 from custom_tasks import write_csv
 from plugin_files import forget_plugins, page_code
 from tiny_use import words, write_model

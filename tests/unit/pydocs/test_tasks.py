@@ -10,11 +10,13 @@ from biphasic.data.text.near_duplicates import ShingleIndex, Shingler
 from biphasic.errors import DataError
 from biphasic.pydocs import tasks as builtin
 from biphasic.pydocs.documents import Document, Split, body_of
-from biphasic.pydocs.examples import (
+from biphasic.pydocs.sections import Parameter, parse_sections, plain, sentences
+from biphasic.pydocs.tasks import (
     MAX_CONTEXT_CHARACTERS,
     MAX_TOKENS,
     MIN_TOKENS,
     Example,
+    LeakFilter,
     blank_names,
     blank_own_name,
     library_examples,
@@ -25,8 +27,6 @@ from biphasic.pydocs.examples import (
     summary_examples,
     tag_parameter,
 )
-from biphasic.pydocs.sections import Parameter, parse_sections, plain, sentences
-from biphasic.pydocs.tasks import LeakFilter
 from biphasic.store import TASK
 from tiny_use import read_jsonl
 

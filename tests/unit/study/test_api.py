@@ -20,7 +20,7 @@ from biphasic.data.tokens.tokenizer import train_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
 from biphasic.evaluation.evaluate import chosen_tasks, plan_evaluation
 from biphasic.export.card import corpora_of
-from biphasic.export.source import open_source
+from biphasic.export.hf import open_source
 from biphasic.progress import progress_console
 from biphasic.study.inputs import corpus
 from biphasic.study.settings.study import StudyConfig, TaskConfig

@@ -451,7 +451,7 @@ def test_cleaning_by_command(root, cli):
 def test_looking_at_a_running_study_imports_no_torch():
     import subprocess
 
-    modules = "sys, biphasic.study.find, biphasic.cli.study"
+    modules = "sys, biphasic.study.find, biphasic.cli.commands"
     program = f"import {modules}; print('torch' in sys.modules)"
     found = subprocess.check_output([sys.executable, "-c", program], text=True)
     assert found == "False\n"

@@ -9,7 +9,7 @@ import pytest
 
 from biphasic import pretrain
 from biphasic.data.building.build import read_record
-from biphasic.data.pairs.folder import Pair, write_pairs
+from biphasic.data.pairs import Pair, write_pairs
 from biphasic.study.resolve import resolve
 from biphasic.study.study import Study
 from small_root import study_of, write_texts

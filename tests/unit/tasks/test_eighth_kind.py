@@ -24,13 +24,13 @@ from biphasic.analysis.report import write_report
 from biphasic.errors import ConfigError
 from biphasic.facts import FIRST_KINDS, MetricFacts, facts_to_record
 from biphasic.records import StudyRecord
+from biphasic.tasks.folder import load_task_file
 from biphasic.tasks.inputs import open_input
 from biphasic.tasks.kinds.examples import FIELDS, Example, Real, RecordFiles, Text
 from biphasic.tasks.kinds.kind import Facts, Learner, SplitScores, TaskKind
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.kinds.text import AnsweredText, TextLearner, pooled_outputs
-from biphasic.tasks.predict import predict_file
-from biphasic.tasks.task_file import load_task_file
+from biphasic.tasks.use import predict_file
 from custom_tasks import write_csv
 from tiny_use import read_jsonl, words, write_jsonl, write_model
 

@@ -15,10 +15,10 @@ from transformers import BertConfig, BertModel
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError
 from biphasic.export.hf import write_sentence_transformers, write_tokenizer
-from biphasic.tasks import encode
+from biphasic.tasks import use
 from biphasic.tasks.embedding import Choices, embedding_settings, load_embedder
-from biphasic.tasks.encode import encode_file
 from biphasic.tasks.inputs import open_input
+from biphasic.tasks.use import encode_file
 from tiny_use import tiny_tokenizer, words, write_jsonl, write_model
 
 LIMIT = 24
@@ -215,7 +215,7 @@ def test_windows_and_batches_do_not_change_what_is_written(
 ):
     texts = texts_of(50)
     whole, _ = encoded(plain, texts, tmp_path)
-    monkeypatch.setattr(encode, "_WINDOW_TEXTS", 16)
+    monkeypatch.setattr(use, "_WINDOW_TEXTS", 16)
     reports = []
     source = open_input(str(tmp_path / "texts.jsonl"))
     out = tmp_path / f"parts{suffix}"
@@ -298,7 +298,7 @@ def test_another_pooling_and_direction_are_those_of_sentence_transformers(
 
 
 def test_mistakes_are_named_before_the_model_is_loaded(plain, tmp_path, monkeypatch):
-    monkeypatch.setattr(encode, "load_embedder", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr(use, "load_embedder", lambda *_, **__: pytest.fail("loaded"))
     settings = embedding_settings(plain, Choices())
     source = write_jsonl(tmp_path / "t.jsonl", [{"text": "a"}, {"title": "b"}])
     for field, message in (("text", "t.jsonl:2: no column 'text'"), ("x", "t.jsonl:1: no column")):

@@ -17,10 +17,10 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 from biphasic import evaluate
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError
+from biphasic.tasks.folder import load_task_file
 from biphasic.tasks.kinds.minimal_pairs import usual_reading
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.task_file import load_task_file
 from tiny_use import words, write_jsonl, write_model
 
 pytestmark = pytest.mark.usefixtures("unprobed", "one_thread")

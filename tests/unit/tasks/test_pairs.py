@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import biphasic
-from biphasic.data.pairs.folder import BuiltPairs, Pair, Pairs
+from biphasic.data.pairs import BuiltPairs, Pair, Pairs
 from biphasic.data.text.files import SourceDocument
 from biphasic.errors import CheckpointError, ConfigError, DataError
 from biphasic.evaluation.evaluate import chosen_tasks
-from biphasic.tasks.pairs import build
-from biphasic.tasks.pairs.build import document_pairs, table_pairs
-from biphasic.tasks.pairs.enrich import mine, teach
+from biphasic.tasks import pairs as build
+from biphasic.tasks.enrich import mine, teach
+from biphasic.tasks.pairs import document_pairs, table_pairs
 
 ROWS = [
     {"query": "what is a cat", "positive": "a small animal", "negatives": ["a tool", "a fish"]},
@@ -352,7 +352,7 @@ def test_an_interrupted_enrichment_leaves_no_pairs_and_is_repeated(
     tmp_path, make, monkeypatch, enrich, fault
 ):
     stub, out = Stub(fault), tmp_path / "out"
-    module = "biphasic.tasks.pairs.enrich"
+    module = "biphasic.tasks.enrich"
     monkeypatch.setattr(f"{module}._embedder", lambda *_: (stub, "stub"))
     monkeypatch.setattr(f"{module}._by_role", lambda *_: ((stub, stub), {"miner": "stub"}))
     pairs = make(tables=(write_rows(tmp_path / "rows.jsonl", ROWS),))
@@ -378,8 +378,8 @@ def test_what_holds_something_else_is_refused_before_any_work(tmp_path, make, mo
     if name == "folder":
         out.mkdir()
     (out / "notes.txt" if name == "folder" else out).write_text("mine")
-    for step in ("build.table_pairs", "enrich._embedder", "enrich._by_role"):
-        monkeypatch.setattr(f"biphasic.tasks.pairs.{step}", lambda *_, **__: pytest.fail("worked"))
+    for step in ("pairs.table_pairs", "enrich._embedder", "enrich._by_role"):
+        monkeypatch.setattr(f"biphasic.tasks.{step}", lambda *_, **__: pytest.fail("worked"))
     for work in (
         lambda: make(name, tables=(table,)),
         lambda: teach(pairs, "model", out),

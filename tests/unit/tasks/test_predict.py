@@ -18,11 +18,10 @@ from seqeval.scheme import IOB2, Entities
 
 from biphasic.errors import DataError
 from biphasic.export.output import sign
-from biphasic.tasks import predict
-from biphasic.tasks.inputs import open_input, open_source
+from biphasic.tasks import use
+from biphasic.tasks.inputs import check_output, new_file, open_input, open_source
 from biphasic.tasks.kinds.tagging import entity_borders, split_words
-from biphasic.tasks.outputs import check_output, new_file
-from biphasic.tasks.predict import predict_file
+from biphasic.tasks.use import predict_file
 from mini_study import flip
 from tiny_use import LABELS, read_jsonl, write_head, write_jsonl, write_model
 
@@ -92,7 +91,7 @@ def test_windows_of_a_long_input_do_not_change_its_order(
     texts = [" ".join(["cat"] * (1 + n % 7)) for n in range(20)]
     source = write_jsonl(tmp_path / "t.jsonl", [{"text": text} for text in texts])
     _, whole = run(folder, source, tmp_path / "whole.jsonl")
-    monkeypatch.setattr(predict, "_WINDOW", 6)
+    monkeypatch.setattr(use, "_WINDOW", 6)
     reports = []
     _, parts = run(folder, source, tmp_path / "parts.jsonl", report=lambda *at: reports.append(at))
     assert [row["id"] for row in parts] == [str(n) for n in range(1, 21)]
@@ -220,7 +219,7 @@ def test_mistakes_are_named_before_the_model_is_loaded(
     finetuned, tmp_path, monkeypatch, kind, rows, columns, message
 ):
     folder = finetuned(kind)
-    monkeypatch.setattr(predict, "load_finetuned", lambda _: pytest.fail("loaded"))
+    monkeypatch.setattr(use, "load_finetuned", lambda _: pytest.fail("loaded"))
     source = write_jsonl(tmp_path / "t.jsonl", rows)
     with pytest.raises(DataError, match=message):
         run(folder, source, tmp_path / "o.jsonl", columns=columns)

@@ -9,7 +9,7 @@ from torch import nn
 
 from biphasic.errors import TrainingError
 from biphasic.tasks.finetune import encode_task
-from biphasic.tasks.kinds.regression import standardisation
+from biphasic.tasks.kinds.similarity import standardisation
 from biphasic.tasks.kinds.text import AnsweredText
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, ExampleTask

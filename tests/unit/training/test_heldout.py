@@ -8,7 +8,7 @@ import torch
 from biphasic.data.rows import BatchShape, RowPlan, RowReader
 from biphasic.errors import DataError, TrainingError
 from biphasic.objectives.clm import Clm
-from biphasic.objectives.mlm import Mlm
+from biphasic.objectives.masking import Mlm
 from biphasic.training.lineage import TrainingData
 from biphasic.training.records import heldout as module
 from biphasic.training.records.heldout import HeldoutLoss
@@ -76,7 +76,7 @@ def test_the_bound_of_diffusion_is_recorded_from_the_phase_that_trains_it(make_r
 def test_an_objective_of_a_file_adds_a_measure(make_recipe, training_data, model, tmp_path):
     file = tmp_path / "own.py"
     file.write_text(
-        "from biphasic.objectives.mlm import Mlm\n"
+        "from biphasic.objectives.masking import Mlm\n"
         "class Own(Mlm):\n"
         "    @property\n"
         "    def heldout_measures(self):\n"

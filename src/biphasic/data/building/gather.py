@@ -32,9 +32,9 @@ from biphasic.data.tokens.shards import (
     LENGTHS,
     Block,
     ShardContent,
+    ShardMaker,
     read_shard,
 )
-from biphasic.data.tokens.tokenize import ShardMaker
 from biphasic.errors import DataError
 from biphasic.progress import progress_bar
 

@@ -15,8 +15,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from biphasic.config import DURATION, Config, duration_seconds, load_config, load_settings, nearest
-from biphasic.errors import ConfigError
-from biphasic.extras import install_command
+from biphasic.errors import ConfigError, install_command
 
 Line = Annotated[str, Field(pattern=r"^[^\r\n]+$")]  # one line of a shell script
 # A name that is written into a script without quotes.

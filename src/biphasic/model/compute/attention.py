@@ -20,7 +20,7 @@ Three backends compute the same function; device, precision and dropout determin
 - `sdpa`: torch's fused kernel, in all other cases.
 
 On a CPU, the last two compute hidden scores, too. Training reads documents one by one there
-(`documents.py`).
+(`cpu/kernels.py`).
 
 The rest of the model is unchanged transformers code. Hugging Face's own packing by `position_ids`
 isolates documents for causal models but leaks for bidirectional ones, which would confound the
@@ -41,9 +41,8 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from biphasic.errors import ModelError
-from biphasic.model.cpu.documents import attend_by_document, reads_documents
+from biphasic.model.cpu.kernels import attend_by_document, reads_documents, uses_cpu_kernels
 from biphasic.model.cpu.kernels import dropout as drop
-from biphasic.model.cpu.kernels import uses_cpu_kernels
 from biphasic.model.cpu.products import widens_bf16
 
 ATTENTION_NAME = "biphasic"

@@ -17,7 +17,7 @@ from biphasic.errors import ModelError
 from biphasic.model.compute.attention import register_attention
 from biphasic.model.cpu.kernels import speed_up_dropout, switch_off_dropout, use_own_layers
 from biphasic.model.head import check_head, has_head
-from biphasic.model.loading.directions import close_again, open_both_ways
+from biphasic.model.loading.configurations import close_again, open_both_ways
 from biphasic.model.loading.reading import (
     PACKED,
     body_class,

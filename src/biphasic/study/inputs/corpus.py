@@ -19,13 +19,13 @@ from biphasic.data.building.build import (
     notes_on,
     read_record,
 )
+from biphasic.data.building.built import read_tokenizer, verify_tokenizer
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.gather import BuildProgress
 from biphasic.data.building.gather import Report as BuildReport
 from biphasic.data.building.selection import TaskTexts
-from biphasic.data.building.verify import read_tokenizer, verify_tokenizer
 from biphasic.data.corpus import DETAILS, Corpus
-from biphasic.data.pairs.folder import Pairs
+from biphasic.data.pairs import Pairs
 from biphasic.data.text.hub import find_copy
 from biphasic.data.text.sources import SourceConfig
 from biphasic.errors import ConfigError, DataError, StoppedError
@@ -45,7 +45,7 @@ from biphasic.pydocs.documents import load_documents, pydocs_origin
 from biphasic.pydocs.tasks import BUILTIN_TASKS, TASKS_VERSION, build_tasks
 from biphasic.store import BUILTIN, MANIFEST, is_complete
 from biphasic.study.settings.study import anchor_corpus
-from biphasic.tasks.pairs.decontamination import task_texts
+from biphasic.tasks.decontamination import task_texts
 from biphasic.tasks.source import is_mteb, published_source
 from biphasic.training.lineage import TrainingData, vocabulary_of
 from biphasic.training.recipe import PretrainedModel, Recipe

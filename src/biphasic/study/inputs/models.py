@@ -18,11 +18,10 @@ from biphasic.config import parse_config
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError
 from biphasic.files import read_json_object
-from biphasic.model.checks.contract import check_contract
-from biphasic.model.checks.limits import ModelLimits, model_limits
 from biphasic.model.compute.forward import first_position
-from biphasic.model.context import extend_config
+from biphasic.model.contract import ModelLimits, check_contract, model_limits
 from biphasic.model.loading.build import empty_body, load_pretrained
+from biphasic.model.loading.configurations import extend_config
 from biphasic.model.loading.footprint import check_memory, free_memory, required_memory
 from biphasic.model.loading.hub import LocalModel, claimed_identity, fetch_model
 from biphasic.objectives.lr import LearningRateConfig

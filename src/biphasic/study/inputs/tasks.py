@@ -33,12 +33,18 @@ from biphasic.study.inputs.corpus import (
 )
 from biphasic.study.settings.study import TaskConfig, deciding_metric
 from biphasic.study.study import Study
-from biphasic.tasks.folder import DESCRIPTION, count_overlaps, load_task, read_description
+from biphasic.tasks.decontamination import count_seen
+from biphasic.tasks.folder import (
+    DESCRIPTION,
+    count_overlaps,
+    load_task,
+    load_task_file,
+    read_description,
+)
+from biphasic.tasks.hub import PUBLISHED
 from biphasic.tasks.kinds.registry import KINDS
-from biphasic.tasks.pairs.decontamination import count_seen
+from biphasic.tasks.mteb import PREFIX, mteb_kind, mteb_task
 from biphasic.tasks.protocol import FEW_STEPS, PAPER_STEPS, FinetuneProtocol
-from biphasic.tasks.published.benchmark import PREFIX, mteb_kind, mteb_task
-from biphasic.tasks.published.hub import PUBLISHED
 from biphasic.tasks.records import SPLITS, Task, TaskInfo
 from biphasic.tasks.source import (
     is_mteb,
@@ -46,7 +52,6 @@ from biphasic.tasks.source import (
     published_source,
     split_source,
 )
-from biphasic.tasks.task_file import load_task_file
 from biphasic.training.lineage import DataFingerprint, TrainingData
 
 Missing = Literal["build", "placeholder"]

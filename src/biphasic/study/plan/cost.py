@@ -161,8 +161,8 @@ def _local_shape(folder: str) -> ModelShape | None:
     if not Path(folder).is_dir():
         return None
     # Imported here: presets are counted without torch and transformers.
+    from biphasic.model.loading.configurations import config_shape  # noqa: PLC0415
     from biphasic.model.loading.reading import read_config  # noqa: PLC0415
-    from biphasic.model.matrices import config_shape  # noqa: PLC0415
 
     return config_shape(read_config(folder))
 

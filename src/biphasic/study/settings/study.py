@@ -50,9 +50,9 @@ from biphasic.study.settings.tuned_rates import (
     with_first_peak,
     with_last_schedule,
 )
+from biphasic.tasks.hub import PUBLISHED
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.published.hub import PUBLISHED
 from biphasic.tasks.records import TaskInfo
 from biphasic.tasks.source import is_mteb, published_source, split_source
 from biphasic.training import CHECKPOINT_EVERY, HELDOUT_EVERY

@@ -15,8 +15,7 @@ from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag
 from biphasic.config import Config, nearest, refuse_repeats
 from biphasic.model.shape import Architecture, PresetName
 from biphasic.objectives.objective import ObjectiveConfig
-from biphasic.objectives.phases import PHASE_OBJECTIVES, Phase, PhaseConfig
-from biphasic.objectives.registry import one_of
+from biphasic.objectives.phases import PHASE_OBJECTIVES, Phase, PhaseConfig, one_of
 from biphasic.study.settings.arms import ArmConfig, Name
 from biphasic.training.optimizers.registry import OptimizerName
 from biphasic.training.recipe import PretrainedModel, Recipe

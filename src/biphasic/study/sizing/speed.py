@@ -26,9 +26,9 @@ from biphasic.model.compute.device import compute_device
 from biphasic.model.compute.forward import first_position
 from biphasic.model.cpu.products import measured_once
 from biphasic.model.loading.build import architecture_config, new_model
-from biphasic.model.matrices import model_shape
+from biphasic.model.loading.configurations import model_shape
 from biphasic.model.shape import PRESETS, Architecture
-from biphasic.objectives.mlm import Mlm
+from biphasic.objectives.masking import Mlm
 from biphasic.objectives.supervision import Vocabulary
 from biphasic.study.plan.cost import shape_of, state_bytes, training_cost
 from biphasic.study.sizing.estimate import least_memory

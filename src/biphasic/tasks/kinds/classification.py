@@ -18,7 +18,7 @@ from biphasic.tasks.kinds.examples import FIELDS, LABELS, RecordFiles
 from biphasic.tasks.kinds.kind import BY_LABEL, Facts, Predictions, SplitScores, TaskKind
 from biphasic.tasks.kinds.text import TEMPLATE, AnsweredText, Array, TextLearner, pooled_outputs
 from biphasic.tasks.records import ExampleTask
-from biphasic.tasks.rows.labels import Labels, found_labels, single_labels
+from biphasic.tasks.rows import Labels, found_labels, single_labels
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -24,9 +24,17 @@ from biphasic.errors import DataError, reading
 from biphasic.rows import Row, plain_name, plain_suffix, rows, text_fault
 from biphasic.seeds import permutation, stream
 from biphasic.tasks.kinds.kind import Examples, Sample
-from biphasic.tasks.records import SPLITS, ExampleTask, HeadRecord, TaskContent, TaskInfo
-from biphasic.tasks.rows.labels import Labels, check_labels, read_labels
-from biphasic.tasks.settings import FileSettings, TaskSettings, template_fields
+from biphasic.tasks.records import (
+    SPLITS,
+    ExampleTask,
+    FileSettings,
+    HeadRecord,
+    TaskContent,
+    TaskInfo,
+    TaskSettings,
+    template_fields,
+)
+from biphasic.tasks.rows import Labels, check_labels, read_labels
 
 ItemT = TypeVar("ItemT")
 LABELS = "labels"  # setting of kinds with named outputs

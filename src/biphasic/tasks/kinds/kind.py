@@ -19,8 +19,15 @@ from biphasic.facts import KindFacts
 from biphasic.plugins import Plugin
 from biphasic.rows import Row
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, HeadRecord, Task, TaskContent, TaskInfo
-from biphasic.tasks.settings import FileSettings, TaskSettings
+from biphasic.tasks.records import (
+    SPLITS,
+    FileSettings,
+    HeadRecord,
+    Task,
+    TaskContent,
+    TaskInfo,
+    TaskSettings,
+)
 
 if TYPE_CHECKING:  # plans read kinds without torch
     from torch import Tensor, nn

@@ -30,8 +30,7 @@ from biphasic.tasks.baselines import Baseline, chance
 from biphasic.tasks.kinds.examples import FIELDS, Example, RecordFiles, Text, not_empty
 from biphasic.tasks.kinds.kind import Facts, Learner, SplitScores, TaskKind
 from biphasic.tasks.protocol import FinetuneProtocol, Reading
-from biphasic.tasks.records import ExampleTask, TaskContent
-from biphasic.tasks.settings import FileSettings
+from biphasic.tasks.records import ExampleTask, FileSettings, TaskContent
 
 if TYPE_CHECKING:
     from torch import nn
@@ -223,7 +222,7 @@ def usual_reading(model: Path) -> Reading:
         state = parse_record(StateRecord, read_json(path), where=str(path))
         if reading := reading_of(state.ledger, state.recipe):
             return reading
-    from biphasic.model.loading.directions import is_decoder, is_open
+    from biphasic.model.loading.configurations import is_decoder, is_open
     from biphasic.model.loading.reading import read_config
 
     config = read_config(model)

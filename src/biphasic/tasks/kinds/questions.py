@@ -20,8 +20,7 @@ from biphasic.tasks.baselines import Baseline, no_answer, shared_words
 from biphasic.tasks.kinds.examples import FIELDS, Example, RecordFiles, Text
 from biphasic.tasks.kinds.kind import Facts, Learner, Predictions, SplitScores, TaskKind
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import ExampleTask, HeadRecord
-from biphasic.tasks.settings import FileSettings, TaskSettings
+from biphasic.tasks.records import ExampleTask, FileSettings, HeadRecord, TaskSettings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -16,9 +16,8 @@ from biphasic.tasks.kinds.classification import Classification, MultiLabel
 from biphasic.tasks.kinds.kind import TaskKind
 from biphasic.tasks.kinds.minimal_pairs import MinimalPairs
 from biphasic.tasks.kinds.questions import QuestionAnswering
-from biphasic.tasks.kinds.regression import Regression
 from biphasic.tasks.kinds.retrieval import Retrieval, ZeroShot
-from biphasic.tasks.kinds.similarity import Similarity
+from biphasic.tasks.kinds.similarity import Regression, Similarity
 from biphasic.tasks.kinds.tagging import Tagging
 
 

@@ -16,9 +16,16 @@ from biphasic.tasks.baselines import Baseline, bm25, random_retrieval, searched_
 from biphasic.tasks.kinds.examples import SPLIT_NAMES, cut_splits, only_path
 from biphasic.tasks.kinds.kind import TRAINED_ON, Examples, Facts, Learner, SplitScores, TaskKind
 from biphasic.tasks.protocol import SIMILARITY_SCALE, FinetuneProtocol
-from biphasic.tasks.records import SPLITS, RetrievalTask, TaskContent, TaskInfo
-from biphasic.tasks.rows.beir import read_qrels, read_texts
-from biphasic.tasks.settings import FileSettings, TaskSettings, fill_document
+from biphasic.tasks.records import (
+    SPLITS,
+    FileSettings,
+    RetrievalTask,
+    TaskContent,
+    TaskInfo,
+    TaskSettings,
+    fill_document,
+)
+from biphasic.tasks.rows import read_qrels, read_texts
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

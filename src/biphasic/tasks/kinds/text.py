@@ -16,8 +16,15 @@ from biphasic.rows import Row
 from biphasic.tasks.kinds.examples import FIELDS, Example, Parsing, known_columns, usual_columns
 from biphasic.tasks.kinds.kind import Learner, SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import ExampleTask, HeadRecord
-from biphasic.tasks.settings import PAIR_TEMPLATE, FileSettings, TaskSettings, fill, template_fields
+from biphasic.tasks.records import (
+    PAIR_TEMPLATE,
+    ExampleTask,
+    FileSettings,
+    HeadRecord,
+    TaskSettings,
+    fill,
+    template_fields,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

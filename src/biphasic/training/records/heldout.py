@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from biphasic.data.pairs.rows import PairReader, chosen_pairs
+from biphasic.data.pairs import PairReader, chosen_pairs
 from biphasic.data.rows import BatchShape, RowBatch, RowPlan, RowReader
 from biphasic.errors import ConfigError, DataError
 from biphasic.objectives.clm import Clm
-from biphasic.objectives.mlm import Mlm
+from biphasic.objectives.masking import Mlm
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.supervision import Supervision
 from biphasic.training import HELDOUT_OBJECTIVES

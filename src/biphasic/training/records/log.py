@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.child import variables_set
-from biphasic.errors import ConfigError
-from biphasic.extras import install_command
+from biphasic.errors import ConfigError, install_command
 from biphasic.records import HeldoutLine, TrainingLine
 
 PROJECT = "BIPHASIC_WANDB"

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from biphasic.data.pairs.rows import PairReader
+from biphasic.data.pairs import PairReader
 from biphasic.data.rows import BatchShape, RowBatch, RowPlan, RowReader
 from biphasic.distributed import ALONE, ProcessGroup
 from biphasic.model.compute.attention import attention_arguments
 from biphasic.model.compute.forward import activation_dtype, first_position
 from biphasic.model.compute.layers import is_narrow
 from biphasic.model.head import language_model_head
-from biphasic.model.matrices import model_shape
+from biphasic.model.loading.configurations import model_shape
 from biphasic.objectives.loss import PerLabel, summed_cross_entropy
 from biphasic.objectives.supervision import StatesLoss, Supervision
 from biphasic.training.compute import ComputeConfig

@@ -7,12 +7,11 @@ import re
 import pytest
 
 from biphasic.errors import DataError
-from biphasic.tasks.folder import load_task
+from biphasic.tasks.folder import TaskFile, load_task
 from biphasic.tasks.kinds.examples import cut_splits
 from biphasic.tasks.kinds.questions import Answer
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.records import SPLITS
-from biphasic.tasks.task_file import TaskFile
 from custom_tasks import (
     MOODS,
     QRELS,

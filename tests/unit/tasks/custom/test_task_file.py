@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from biphasic.errors import ConfigError
-from biphasic.tasks.task_file import TaskFile, load_task_file
+from biphasic.tasks.folder import TaskFile, load_task_file
 
 
 def write(tmp_path: Path, text: str) -> Path:

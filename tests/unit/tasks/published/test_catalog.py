@@ -12,10 +12,10 @@ from datasets import load_dataset
 import hub_copies
 from biphasic import task as task_files
 from biphasic.errors import ConfigError, DataError
+from biphasic.tasks import hub_retrieval
 from biphasic.tasks.folder import load_task
-from biphasic.tasks.published import ir
-from biphasic.tasks.published.hub import PUBLISHED, HubSource, begin_entities
-from biphasic.tasks.published.ir import halve_queries
+from biphasic.tasks.hub import PUBLISHED, HubSource, begin_entities
+from biphasic.tasks.hub_retrieval import halve_queries
 from biphasic.tasks.source import prepare_task
 
 COUNTS = {
@@ -251,7 +251,7 @@ def test_mldr_searches_the_positive_passages_of_both_splits(tasks):
 
 
 def test_more_pairs_than_a_study_reads_are_left_out(copies, monkeypatch, tmp_path):
-    monkeypatch.setattr(ir, "MAX_PAIRS", 6)
+    monkeypatch.setattr(hub_retrieval, "MAX_PAIRS", 6)
     HubSource.of_published("msmarco", copies=copies).write(tmp_path / "few")
     kept = {"kept": 6, "of": hub_copies.NUM_PAIRS, "seed": 42}
     assert described(tmp_path / "few")["origin"]["pairs"] == kept

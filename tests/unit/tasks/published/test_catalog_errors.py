@@ -18,7 +18,7 @@ from datasets import Features, List, Value
 import hub_copies
 from biphasic.data.text.hub import HubSplit, HubTable
 from biphasic.errors import DataError
-from biphasic.tasks.published.hub import HubSource
+from biphasic.tasks.hub import HubSource
 from biphasic.tasks.source import prepare_task
 
 TEXT = Value("string")

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.config import nearest, parse_config
-from biphasic.errors import ConfigError, DataError, reading
-from biphasic.extras import install_command
+from biphasic.errors import ConfigError, DataError, install_command, reading
 from biphasic.files import digest, file_sha256
 from biphasic.hub import quiet
 from biphasic.tasks.folder import TaskDescription, write_task_folder

@@ -34,9 +34,9 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.export.finetuned import encoder_with_head as own
+from biphasic.export import encoder_with_head as own
 from biphasic.export.hf import write_older_rope
-from biphasic.model.loading.directions import eurobert_config, open_both_ways
+from biphasic.model.loading.configurations import eurobert_config, open_both_ways
 from biphasic.model.loading.reading import body_class, read_config
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.records import Form, HeadRecord, HeadWeights

@@ -23,7 +23,7 @@ from biphasic.rows import rows
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.records import SPLITS, ExampleTask, RetrievalTask
-from biphasic.tasks.rows.beir import read_texts
+from biphasic.tasks.rows import read_texts
 from biphasic.tasks.source import prepare_task, task_key
 
 Match = Literal["exact", "near"]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.data.pairs.folder import NO_SHARED_WORD, Pairs, write_pairs, written_once
+from biphasic.data.pairs import NO_SHARED_WORD, Pairs, write_pairs, written_once
 from biphasic.errors import ConfigError
 from biphasic.tasks.embedding import (
     Choices,
@@ -23,7 +23,7 @@ from biphasic.tasks.embedding import (
     load_embedder,
 )
 from biphasic.tasks.metrics import top_documents
-from biphasic.tasks.pairs.build import check_folder
+from biphasic.tasks.pairs import check_folder
 
 # The miner without a model: Robertson et al. 1994, as in Lucene, with bm25s's English words.
 BM25 = "bm25"

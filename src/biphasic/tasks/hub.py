@@ -15,12 +15,18 @@ from typing import Any
 from biphasic.config import nearest
 from biphasic.data.text.hub import HubSplit, HubTable
 from biphasic.errors import DataError
-from biphasic.tasks.folder import write_task_folder
+from biphasic.tasks.folder import (
+    DatasetTable,
+    HubTables,
+    TaskFile,
+    describe,
+    load_task_file,
+    write_task_folder,
+)
+from biphasic.tasks.hub_retrieval import SPLIT_SEED, Opener, Row, dataset_of, read_retrieval, select
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.kinds.text import named_columns
-from biphasic.tasks.published.ir import SPLIT_SEED, Opener, Row, dataset_of, read_retrieval, select
 from biphasic.tasks.records import SPLITS, TaskContent
-from biphasic.tasks.task_file import DatasetTable, HubTables, TaskFile, describe, load_task_file
 
 # Increase by hand when the same tables give a different task.
 _READING_VERSION = 1

@@ -16,9 +16,9 @@ from biphasic.errors import DataError
 from biphasic.rows import Row as Line
 from biphasic.rows import rows
 from biphasic.seeds import permutation, stream
+from biphasic.tasks.folder import DatasetTable, HubTables, TaskFile
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.records import TaskContent
-from biphasic.tasks.task_file import DatasetTable, HubTables, TaskFile
 
 if TYPE_CHECKING:
     from datasets import Dataset

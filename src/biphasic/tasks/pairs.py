@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import NonNegativeInt, PositiveInt
 
 from biphasic.config import Config
-from biphasic.data.pairs.folder import Pair, Pairs, write_pairs, written_once
+from biphasic.data.pairs import Pair, Pairs, write_pairs, written_once
 from biphasic.data.text.files import SourceDocument
 from biphasic.data.text.near_duplicates import COMPARISON_VERSION
 from biphasic.data.text.source import SourceContext
@@ -42,10 +42,10 @@ from biphasic.plugins import keep_files, short_name
 from biphasic.rows import Row
 from biphasic.seeds import stream, uniforms
 from biphasic.store import complete_folder, is_complete, sealed_in
+from biphasic.tasks.decontamination import Decontamination, EvaluationTask
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.inputs import Input, open_input
-from biphasic.tasks.pairs.decontamination import Decontamination, EvaluationTask
-from biphasic.tasks.rows.beir import read_qrels, read_texts
+from biphasic.tasks.rows import read_qrels, read_texts
 from biphasic.tasks.source import prepare_task, told_apart
 
 BUILD_VERSION = 1  # increase by hand whenever the same settings would give other pairs

@@ -1,1 +1,0 @@
-"""Fine-tuned models as folders that work without biphasic."""

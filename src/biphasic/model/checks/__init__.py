@@ -1,1 +1,0 @@
-"""Checks of a model before use."""

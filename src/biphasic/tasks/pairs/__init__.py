@@ -1,1 +1,0 @@
-"""Making pairs of texts: from files, tasks and documents, without the texts of evaluation tasks."""

@@ -1,1 +1,0 @@
-"""The datasets of the reference study, from the hub or from local copies."""

@@ -1,1 +1,0 @@
-"""Rows of task files, and what is in their columns."""
