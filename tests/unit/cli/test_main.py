@@ -168,4 +168,4 @@ def test_names_do_not_steer_the_terminal(run, tmp_path):
 def test_all_output_uses_one_function():
     folder = Path(module.__file__).parent
     printing = [file.name for file in folder.glob("*.py") if "typer.echo" in file.read_text()]
-    assert printing == ["output.py"]
+    assert printing == ["command.py"]
