@@ -413,9 +413,9 @@ def test_a_report_is_written_of_a_study_by_file_folder_or_name(root, folder, cli
 
 
 def test_watching_ends_with_the_study(root, folder, cli, quick, monkeypatch):
-    from biphasic.cli import study
+    from biphasic.cli import commands
 
-    monkeypatch.setattr(study, "_REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(commands, "_REFRESH_SECONDS", 0.01)
     runner = Runner(folder)
     write_progress(folder, record())
     short_line, looks = status_module.short_line, []
