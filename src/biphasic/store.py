@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # pydantic takes as long to import as the help of all command
 DEFAULT_ROOT = "runs"  # Folder of studies and their shared store.
 STORE = "store"  # Folder with the states, results and jobs of all studies of a root.
 OVERLAPS = "overlaps"  # Folder of a store.
+FOUND = "found"  # Folder of a store with notes of where data of the hub are.
 BUILTIN = "builtin-"  # Beginning of the names of folders of built-in tasks.
 MANIFEST = "manifest.json"
 CARD = "README.md"
@@ -314,10 +315,7 @@ class Store:
 
     def walk(self, kind: ArtifactType) -> set[str]:
         """Return the names of all complete artifacts of a kind."""
-        folder = self.path / kind.place
-        if not folder.is_dir():
-            return set()
-        return {path.name for path in folder.iterdir() if is_complete(path)}
+        return {path.name for path in sealed_in(self.path / kind.place)}
 
     def state(self, identity: str) -> StateRecord:
         """Read the record of a state."""

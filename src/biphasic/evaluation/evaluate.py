@@ -46,8 +46,6 @@ from biphasic.study.plan.finetuning import (
     check_lengths,
     compute_baselines,
     other_reading,
-    plan_baselines,
-    vectors_of,
 )
 from biphasic.study.plan.finished import OtherCode
 from biphasic.study.plan.plan import NO_CORPUS, Plan, plan_study
@@ -61,7 +59,6 @@ from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.source import is_mteb, name_in_kind, name_of, split_source, told_apart
 from biphasic.training.memory import tune_allocator
-from biphasic.training.recipe import Seeds
 
 LEARNING_RATES = (2e-5, 5e-5, 1e-4, 2e-4)  # default rates: the inner four of the study's six
 SEEDS = (0,)
@@ -237,9 +234,7 @@ def _missing(plan: Plan, group: FinetuneGroup, *, made_by: str, console: Console
 
 
 def _floors(plan: Plan, tasks: Sequence[PlannedTask]) -> list[PlannedBaseline]:
-    [arm] = plan.arms
-    seeds = plan.study.config.finetuning.seeds_of(Seeds())
-    return [*plan_baselines(tasks, {arm.name: vectors_of(arm)}, seeds)]
+    return [one for one in plan.baselines if any(one.task is task for task in tasks)]
 
 
 def run_finetunings(

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Literal
 
 from biphasic.errors import DataError
-from biphasic.files import partial_path, read_json, write_text
+from biphasic.files import partial_path, read_json, read_json_object, write_text
 from biphasic.locks import Say
 from biphasic.records import Record, parse_record
-from biphasic.store import CORPUS, RESULT, STATE, Key, Store
+from biphasic.store import CORPUS, FOUND, RESULT, STATE, Key, Store
 
 BY_NAME = "by-name"
 SHORT_IDENTITY = 12
@@ -46,13 +46,16 @@ def link_states(store: Path, study: str, states: Mapping[str, str], *, say: Say)
 
 
 def drop_dangling(store: Path) -> None:
-    """Delete the links to states that are gone, and folders without links."""
+    """Delete links to states, and notes of found data, that are gone; and folders without links."""
     for folder in sorted((store / STATE.place / BY_NAME).glob("*")):
         for link in folder.iterdir():
             if link.is_symlink() and not link.exists():
                 link.unlink()
         if not any(folder.iterdir()):
             folder.rmdir()
+    for note in sorted((store / FOUND).glob("*.json")):
+        if not (store / str(read_json_object(note).get("folder"))).exists():
+            note.unlink()
 
 
 EVENT_FILES = "tensorboard"

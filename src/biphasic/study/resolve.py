@@ -53,7 +53,7 @@ from biphasic.study.inputs.corpus import (
 )
 from biphasic.study.inputs.tasks import Missing, PlannedTask, TaskResolver, count_in_text
 from biphasic.study.plan.finetuning import check_lengths, compute_baselines, other_reading
-from biphasic.study.plan.finished import Finished, OtherCode, plan_notes
+from biphasic.study.plan.finished import Finished, plan_notes, without_other_code
 from biphasic.study.plan.plan import NO_CORPUS, Plan, plan_study
 from biphasic.study.settings.arms import ArmConfig
 from biphasic.study.study import Study
@@ -169,12 +169,13 @@ def _built(study: Study, console: Console, *, fresh: bool) -> ResolvedStudy:
         with progress_bar(console, label, unit="documents") as report:
             notes += filter(None, [count_in_text(store, data, tasks, report=report)])
     notes += plan_notes(resolved.plan)
-    while other := OtherCode.of_plan(resolved.plan):
-        if not fresh:
-            notes.append(other.note())
-            break
-        other.delete(say=say)
+
+    def plan() -> Plan:
+        nonlocal resolved
         resolved = replace(resolved)  # its plan may continue from another state now
+        return resolved.plan
+
+    without_other_code(plan, fresh=fresh, say=say, note=notes.append)
     for sentence in notes:
         say(sentence)
     return resolved

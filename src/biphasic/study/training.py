@@ -18,7 +18,7 @@ from biphasic.progress import say_on
 from biphasic.store import STATE, Store, read_state_record
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.study.pins import EVENT_FILES, link_states, readable_name, record_pin
-from biphasic.study.plan.finished import OtherCode
+from biphasic.study.plan.finished import without_other_code
 from biphasic.study.plan.plan import plan_study
 from biphasic.study.settings.arms import ArmConfig, RecipeConfig, recipe_name
 from biphasic.study.settings.study import StudyConfig
@@ -91,14 +91,12 @@ def train_recipe(
         "compute": compute,
     }
     study = Study(parse_config(StudyConfig, raw, where="recipe"), store.parent)
-    while True:
-        plan = plan_study(study, data.fingerprint, known=Store(store).walk(STATE))
-        if not (other := OtherCode.of_plan(plan)):
-            break
-        if not fresh:
-            say(other.note())
-            break
-        other.delete(say=say)
+    plan = without_other_code(
+        lambda: plan_study(study, data.fingerprint, known=Store(store).walk(STATE)),
+        fresh=fresh,
+        say=say,
+        note=say,
+    )
     [segment] = plan.segments
     is_done = Store(store).has(STATE, segment.id)
     if is_done:

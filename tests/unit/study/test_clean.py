@@ -17,6 +17,7 @@ from biphasic.files import digest, write_json
 from biphasic.locks import LOCK, hold, lock_work
 from biphasic.store import is_complete
 from biphasic.study.clean import clean
+from biphasic.study.inputs.corpus import recall, remember
 from biphasic.study.pins import link_states, read_pins, readable_name, record_pin
 from biphasic.study.resolve import resolve
 from biphasic.study.run.record import settings_digest
@@ -235,8 +236,12 @@ def test_names_lead_to_finished_states_and_go_with_them(root, store):
     link_states(store, "two", {"mlm": "not-yet", "both": "not-yet"}, say=said.append)
     assert (folder / "mlm").resolve() == (folder / "both").resolve() == store / "states/not-yet"
     assert not said
-    clean(root, delete=True)  # no study needs the states
+    (store / "tasks/kept").mkdir(parents=True)
+    remember(store, "kept", store / "tasks/kept")
+    remember(store, "gone", store / "tasks/gone")
+    clean(root, delete=True)  # no study needs the states, nor the task without a manifest
     assert not folder.exists()
+    assert recall(store, "gone") is None
 
 
 def test_a_copy_of_a_store_in_which_links_became_folders_is_left(store, tmp_path):

@@ -43,7 +43,7 @@ from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.plugins import load_pinned
 from biphasic.pydocs.documents import load_documents, pydocs_origin
 from biphasic.pydocs.tasks import BUILTIN_TASKS, TASKS_VERSION, build_tasks
-from biphasic.store import BUILTIN, MANIFEST, is_complete
+from biphasic.store import BUILTIN, FOUND, MANIFEST, is_complete
 from biphasic.study.settings.study import anchor_corpus
 from biphasic.tasks.decontamination import task_texts
 from biphasic.tasks.source import is_mteb, published_source
@@ -228,7 +228,7 @@ def recall(store: Path, settings: object) -> Path | None:
 
 def _note(store: Path, settings: object) -> Path:
     raw = settings.model_dump(mode="json") if isinstance(settings, Config) else settings
-    return store / "found" / f"{digest(raw)[:32]}.json"
+    return store / FOUND / f"{digest(raw)[:32]}.json"
 
 
 def tasks_of(config: CorpusConfig, store: Path, say: Say = lambda _: None) -> TaskTexts:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from biphasic.data.packing import Attention
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
 from biphasic.facts import RANDOM_VECTORS, facts_to_record
-from biphasic.files import digest, read_json_object, remove_partials
+from biphasic.files import digest, remove_partials
 from biphasic.locks import lock_work
 from biphasic.numerics import running_code
 from biphasic.objectives.contrastive import PairObjective
@@ -32,9 +32,6 @@ from biphasic.tasks.baselines import BASELINES_VERSION, DRAWS, TRAINED, Setting
 from biphasic.tasks.folder import load_task, read_description
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FINETUNING_VERSION, FinetuneProtocol
-
-if TYPE_CHECKING:
-    from biphasic.study.plan.plan import PlannedArm
 
 
 @dataclass(frozen=True)
@@ -418,22 +415,3 @@ def compute_baselines(planned: Sequence[PlannedBaseline], store: Path, tokenizer
         with lock_work(store, one.id, wait=f"computing {one.name}"):
             if not Store(store).has(RESULT, one.id):
                 one.compute(store, tokenizer)
-
-
-def vectors_of(arm: PlannedArm) -> Vectors | None:
-    """Return the width of an arm and its tokenizer; None if its model is not here."""
-    if arm.encoder:
-        width = _width(arm.encoder.folder)
-        return Vectors(width, arm.encoder.identity, arm.encoder.folder) if width else None
-    architecture, model = arm.recipe.architecture, arm.recipe.model
-    pretrained = Path(getattr(model, "pretrained", ""))
-    width = architecture.hidden_size if architecture else _width(pretrained)
-    return Vectors(width, arm.lineage.fingerprint.tokenizer_sha256) if width else None
-
-
-def _width(folder: Path) -> int | None:
-    """Return the width of hidden states that a folder's `config.json` states."""
-    config = folder / "config.json"
-    settings = read_json_object(config) if config.is_file() else {}
-    names = ("hidden_size", "n_embd", "d_model", "dim")
-    return next((settings[name] for name in names if isinstance(settings.get(name), int)), None)

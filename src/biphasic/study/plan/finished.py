@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from biphasic.numerics import is_other_code
 from biphasic.plugins import references_in, shown, without_code
 from biphasic.store import RESULT, STATE, Store, is_complete, read_state_record
 from biphasic.study.inputs.tasks import few_steps, num_seen
-from biphasic.study.plan.finetuning import FinetuneGroup, other_reading_of_phase, vectors_of
+from biphasic.study.plan.finetuning import FinetuneGroup, other_reading_of_phase
 from biphasic.study.plan.plan import Plan, Segment
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.training.state import Checkpoints
@@ -80,7 +80,7 @@ def _without_width(plan: Plan) -> Iterator[str]:
     if plan.assumed or not any(RANDOM_VECTORS in KINDS[t.info.kind].baselines for t in plan.tasks):
         return
     for arm in plan.arms:
-        if vectors_of(arm) is None:
+        if arm.vectors is None:
             yield (
                 f"arm '{arm.name}': its config.json has no width of hidden states, so there are no "
                 f"random vectors as wide as its own ({RANDOM_VECTORS})"
@@ -228,6 +228,18 @@ class OtherCode:
                 delete(at.folder(STATE, name))
 
 
+def without_other_code(
+    plan: Callable[[], Plan], *, fresh: bool, say: Say, note: Callable[[str], object]
+) -> Plan:
+    """Return a plan, made again while other code made a part of it, which `fresh` deletes."""
+    while other := OtherCode.of_plan(current := plan()):
+        if not fresh:
+            note(other.note())
+            break
+        other.delete(say=say)
+    return current
+
+
 def _is_other_state(folder: Path, identity: str | None = None) -> bool:
     if not is_complete(folder):
         return False
@@ -245,8 +257,7 @@ def _is_other_result(store: Store, name: str, states: Iterable[str]) -> bool:
 def _results_of(store: Store, states: Iterable[str]) -> Iterator[str]:
     """Yield all results of some states, also those of other studies."""
     for name in store.walk(RESULT) if states else ():
-        with suppress(
-            CheckpointError, DataError
-        ):  # damaged or newer; the command that reads it says so
+        # Damaged or newer ones are left to the command that reads them.
+        with suppress(CheckpointError, DataError):
             if store.result(name).state in states:
                 yield name

@@ -17,6 +17,7 @@ from biphasic.analysis.text import listing
 from biphasic.data.packing import Attention
 from biphasic.errors import ConfigError
 from biphasic.facts import is_baseline
+from biphasic.files import read_json_object
 from biphasic.model.loading.hub import LocalModel
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.study.inputs.tasks import PlannedTask
@@ -24,10 +25,10 @@ from biphasic.study.jobs import TrainJob
 from biphasic.study.plan.finetuning import (
     FinetuneGroup,
     PlannedBaseline,
+    Vectors,
     by_training,
     plan_baselines,
     plan_group,
-    vectors_of,
 )
 from biphasic.study.plan.tree import State, StateTree
 from biphasic.study.settings.arms import ArmConfig, family_of, point_name
@@ -64,6 +65,25 @@ class PlannedArm:
     def vocab_size(self) -> int:
         """Entries of the tokenizer, special tokens included."""
         return self.lineage.fingerprint.vocab_size
+
+    @property
+    def vectors(self) -> Vectors | None:
+        """The width of its vectors, and its tokenizer; None if its model is not here."""
+        if self.encoder:
+            width = _width(self.encoder.folder)
+            return Vectors(width, self.encoder.identity, self.encoder.folder) if width else None
+        architecture, model = self.recipe.architecture, self.recipe.model
+        pretrained = Path(getattr(model, "pretrained", ""))
+        width = architecture.hidden_size if architecture else _width(pretrained)
+        return Vectors(width, self.lineage.fingerprint.tokenizer_sha256) if width else None
+
+
+def _width(folder: Path) -> int | None:
+    """Return the width of hidden states that a folder's `config.json` states."""
+    config = folder / "config.json"
+    settings = read_json_object(config) if config.is_file() else {}
+    names = ("hidden_size", "n_embd", "d_model", "dim")
+    return next((settings[name] for name in names if isinstance(settings.get(name), int)), None)
 
 
 @dataclass(frozen=True)
@@ -178,7 +198,7 @@ class Plan:
     def baselines(self) -> tuple[PlannedBaseline, ...]:
         """The floors and references of its tasks."""
         seeds = dict.fromkeys(seed for group in self.groups for _, seed in group.grid)
-        vectors = {arm.name: vectors_of(arm) for arm in self.arms}
+        vectors = {arm.name: arm.vectors for arm in self.arms}
         return tuple(plan_baselines(self.tasks, vectors, seeds))
 
     def result_ids(self) -> Iterator[str]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,7 +74,9 @@ def estimate_recipe(
     }
     phases = tuple(_phase(placed, shape, ways, device.memory) for placed in recipe.placed_phases)
     cost = training_cost(recipe, start=0, end=recipe.total_steps, vocab_size=vocab_size)
-    others = (other for other in DEVICES.values() if other.flops and other.name != device.name)
+    others = (
+        other for other in known_devices().values() if other.flops and other.name != device.name
+    )
     return ResourceEstimate(
         model=recipe.model if isinstance(recipe.model, str) else "dimensions",
         vocab_size=vocab_size,
@@ -251,8 +254,11 @@ class Device:
     mfu: float = ASSUMED_MFU
 
 
-_TABLE = load_settings(Path(__file__).with_name("devices.yaml"))
-DEVICES = {name: Device(name, **about) for name, about in _TABLE.items()}
+@cache
+def known_devices() -> dict[str, Device]:
+    """Return the devices of the table, by name."""
+    table = load_settings(Path(__file__).with_name("devices.yaml"))
+    return {name: Device(name, **about) for name, about in table.items()}
 
 
 def choose_device(
@@ -267,10 +273,11 @@ def choose_device(
     if name is None and flops is not None:
         return Device("custom", flops, memory, "the numbers given with it")
     name = name or "h100"
-    if name not in DEVICES:
-        raise ConfigError(f"device: unknown value {name[:80]!r}{nearest(name, DEVICES)}")
-    device = replace(DEVICES[name], **given)
-    if given and DEVICES[name].flops is not None:
+    known = known_devices()
+    if name not in known:
+        raise ConfigError(f"device: unknown value {name[:80]!r}{nearest(name, known)}")
+    device = replace(known[name], **given)
+    if given and known[name].flops is not None:
         changed = ", ".join(field.name for field in fields(device) if field.name in given)
         device = replace(device, source=f"{device.source}; {changed} as given")
     if device.flops is None:
