@@ -233,7 +233,7 @@ def root(finished: Path, copied_root: Path) -> Iterator[Path]:
 @pytest.fixture(scope="session", autouse=True)
 def all_heldout_tokens() -> Iterator[int]:
     """Held-out losses are of 128 tokens, in forked processes too; yields of how many by default."""
-    from biphasic.training.records import heldout
+    from biphasic.training import heldout
 
     before = heldout.HELDOUT_TOKENS
     with pytest.MonkeyPatch.context() as patch:

@@ -38,7 +38,7 @@ PARTS: Mapping[Part, tuple[str, ...]] = {
         "seeds.py",
         "training/loop.py",
         "training/optimizers",
-        "training/records/heldout.py",
+        "training/heldout.py",
         "training/run.py",
         "training/step",
         "training/timeline.py",

@@ -145,7 +145,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
     monkeypatch.setattr(setup.Setting.__init__, "__defaults__", (ROW_TOKENS, 2, "adamw"))
     # This process held more before, so that nothing would be seen to grow.
     monkeypatch.setattr(setup, "peak_bytes", itertools.count(1).__next__)
-    monkeypatch.setattr("biphasic.training.records.heldout.HELDOUT_TOKENS", ROW_TOKENS)
+    monkeypatch.setattr("biphasic.training.heldout.HELDOUT_TOKENS", ROW_TOKENS)
     yield bench
     folders = {str(BENCHMARKS), str(BENCHMARKS / "reference")}
     for name in set(sys.modules) - before:

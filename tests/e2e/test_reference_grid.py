@@ -49,7 +49,7 @@ def shortened(folder):
 @pytest.fixture
 def narrow(monkeypatch):
     """The presets' names for small models, and few held-out rows, in forked processes too."""
-    monkeypatch.setattr("biphasic.training.records.heldout.HELDOUT_TOKENS", 64)
+    monkeypatch.setattr("biphasic.training.heldout.HELDOUT_TOKENS", 64)
     if not torch.cuda.is_available():
         for name, width in (("nano", 96), ("micro", 128)):
             smaller = PRESETS["pico"].model_copy(update={"hidden_size": width})

@@ -17,8 +17,8 @@ import torch
 
 from biphasic.data.rows import ROW_PLAN_VERSION
 from biphasic.tasks.protocol import FINETUNING_VERSION
+from biphasic.training import records as here
 from biphasic.training.lineage import NUMERICS_VERSION
-from biphasic.training.records import environment as here
 
 PATH = Path(__file__).parent / "losses.json"
 EXACT = 0.0

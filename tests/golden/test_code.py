@@ -40,8 +40,7 @@ OTHER_FILES = {
         "training/lineage.py",
         "training/memory.py",
         "training/recipe.py",
-        "training/records/environment.py",
-        "training/records/log.py",
+        "training/records.py",
         "training/state.py",
     },
     "finetuning": {

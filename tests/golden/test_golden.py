@@ -36,7 +36,7 @@ _PLACES = {
 
 @pytest.fixture(autouse=True)
 def all_heldout(monkeypatch, all_heldout_tokens):
-    monkeypatch.setattr("biphasic.training.records.heldout.HELDOUT_TOKENS", all_heldout_tokens)
+    monkeypatch.setattr("biphasic.training.heldout.HELDOUT_TOKENS", all_heldout_tokens)
 
 
 @pytest.fixture(scope="module")

@@ -37,10 +37,10 @@ from biphasic.study.resolve import phase_data
 from biphasic.study.settings.arms import recipe_name
 from biphasic.tasks.embedding import Choices, embedding_settings, load_embedder
 from biphasic.training.compute import ComputeConfig
+from biphasic.training.heldout import HeldoutPairs
 from biphasic.training.lineage import TrainingData
 from biphasic.training.loop import coupled_backward
 from biphasic.training.recipe import Recipe
-from biphasic.training.records.heldout import HeldoutPairs
 from biphasic.training.run import first_model
 from biphasic.training.step.input import StepInputs, StepRows, pass_loss
 from biphasic.training.step.optimizer import set_precision

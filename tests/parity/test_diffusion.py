@@ -13,8 +13,8 @@ from transformers import AutoModelForMaskedLM
 from biphasic.data.rows import BatchShape, RowPlan, RowReader
 from biphasic.objectives.masking import Diffusion
 from biphasic.seeds import stream, uniforms
-from biphasic.training.records import heldout as module
-from biphasic.training.records.heldout import HeldoutLoss
+from biphasic.training import heldout as module
+from biphasic.training.heldout import HeldoutLoss
 from biphasic.training.run import first_model
 from biphasic.training.step.input import summed_loss
 

@@ -75,7 +75,7 @@ def soaking() -> Iterator[None]:
         probe_nothing(patch)
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setattr("os.fsync", lambda _: None)  # no machine stops here; `disk` has its own
-        patch.setattr("biphasic.training.records.heldout.HELDOUT_TOKENS", 128)
+        patch.setattr("biphasic.training.heldout.HELDOUT_TOKENS", 128)
         patch.setattr("biphasic.execution.scheduler.RetryPolicy.delay", lambda *_: 0.05)
         for module in ("scheduler", "local"):
             patch.setattr(f"biphasic.execution.{module}._TAKEN_SECONDS", 0.1)

@@ -112,7 +112,7 @@ class Adapt(Training, Revision):
         from biphasic.study.training import parse_compute, train_recipe
         from biphasic.training.lineage import Lineage
         from biphasic.training.memory import tune_allocator
-        from biphasic.training.records.log import viewed_in_wandb
+        from biphasic.training.records import viewed_in_wandb
 
         compute = parse_compute(self.compute, threads=self.threads)
         store, out = self.store, expanded(self.out)

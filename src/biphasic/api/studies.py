@@ -97,7 +97,7 @@ class RunStudy(Overrides, Logged, Jobs):
         from biphasic.study.settings.study import StudyConfig
         from biphasic.study.study import Study
         from biphasic.training.memory import tune_allocator
-        from biphasic.training.records.log import viewed_in_wandb
+        from biphasic.training.records import viewed_in_wandb
 
         if self.site is not None and (self.workers, self.threads, self.per_gpu) != (None, 1, 1):
             raise ConfigError(

@@ -127,7 +127,7 @@ class Pretrain(Training):
         from biphasic.study.settings.arms import read_recipe
         from biphasic.study.training import pairs_task, parse_compute, train_recipe
         from biphasic.training.memory import tune_allocator
-        from biphasic.training.records.log import viewed_in_wandb
+        from biphasic.training.records import viewed_in_wandb
 
         deadline = math.inf if self.max_seconds is None else time.monotonic() + self.max_seconds
         recipe = read_recipe(self.recipe, self.overrides).skipping(self.skip_steps)

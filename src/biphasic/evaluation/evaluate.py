@@ -33,7 +33,7 @@ from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.progress import progress_bar, say_on
 from biphasic.records import Convention, ResultRecord
 from biphasic.store import RESULT, Store
-from biphasic.study import EXAMPLE_TOKENS
+from biphasic.study import EXAMPLE_TOKENS, lines_of
 from biphasic.study.inputs.models import own_tokenizer
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver, few_steps, task_outline
 from biphasic.study.jobs import FinetuneJob, GridRun
@@ -54,7 +54,6 @@ from biphasic.study.settings.arms import merge_settings, name_for_files
 from biphasic.study.settings.study import PAPER, StudyConfig, TaskConfig, finetuning_of
 from biphasic.study.sizing.speed import measure_speed, precision_advice
 from biphasic.study.study import Study
-from biphasic.study.words import lines_of
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.source import is_mteb, name_in_kind, name_of, split_source, told_apart

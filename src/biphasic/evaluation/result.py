@@ -30,7 +30,7 @@ from biphasic.errors import DataError, visible
 from biphasic.records import Convention, ResultRecord
 from biphasic.shown import Shown, table_lines
 from biphasic.store import RESULT, Store
-from biphasic.study.words import lines_of
+from biphasic.study import lines_of
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.records import TaskInfo
 

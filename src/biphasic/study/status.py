@@ -17,7 +17,7 @@ from biphasic.execution.job import Request, write_request
 from biphasic.files import read_json, write_text
 from biphasic.locks import LEASE_SECONDS, LOCK, Owner, Say, find_owner
 from biphasic.shown import Shown
-from biphasic.study.words import lines_of
+from biphasic.study import lines_of
 
 _MOST_ARMS = 40
 

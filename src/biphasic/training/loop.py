@@ -30,10 +30,10 @@ from biphasic.model.head import has_head
 from biphasic.store import is_complete, state_folder
 from biphasic.training.compute import steps_ahead
 from biphasic.training.fault import bring_checkpoint, save_fault
+from biphasic.training.heldout import HeldoutLoss, HeldoutPairs, own_measures
 from biphasic.training.lineage import Lineage, TrainingData
 from biphasic.training.memory import release_excess
 from biphasic.training.recipe import Recipe
-from biphasic.training.records.heldout import HeldoutLoss, HeldoutPairs, own_measures
 from biphasic.training.run import Run, RunOptions, resume_or_start
 from biphasic.training.state import Checkpoints
 from biphasic.training.step.divided import DividedModel

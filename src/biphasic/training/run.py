@@ -44,11 +44,10 @@ from biphasic.records import HeldoutLine, LedgerEntry, StateRecord
 from biphasic.store import state_folder
 from biphasic.training import CHECKPOINT_EVERY, HELDOUT_EVERY, HELDOUT_OBJECTIVES
 from biphasic.training.compute import ComputeConfig
+from biphasic.training.heldout import HeldoutLoss, HeldoutPairs, Measures
 from biphasic.training.lineage import Lineage, TrainingData
 from biphasic.training.recipe import Recipe
-from biphasic.training.records.environment import changed_settings, environment
-from biphasic.training.records.heldout import HeldoutLoss, HeldoutPairs, Measures
-from biphasic.training.records.log import MetricsLog
+from biphasic.training.records import MetricsLog, changed_settings, environment
 from biphasic.training.state import (
     STATE_FORMAT,
     Checkpoints,

@@ -23,7 +23,7 @@ from biphasic.training import loop
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.optimizers.muon import Muon
-from biphasic.training.records.log import MetricsLog
+from biphasic.training.records import MetricsLog
 from biphasic.training.run import Run, first_model
 from biphasic.training.step.input import StepInput
 from biphasic.training.step.optimizer import Optimizer, layer_matrices, set_precision

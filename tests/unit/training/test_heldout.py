@@ -9,9 +9,9 @@ from biphasic.data.rows import BatchShape, RowPlan, RowReader
 from biphasic.errors import DataError, TrainingError
 from biphasic.objectives.clm import Clm
 from biphasic.objectives.masking import Mlm
+from biphasic.training import heldout as module
+from biphasic.training.heldout import HeldoutLoss
 from biphasic.training.lineage import TrainingData
-from biphasic.training.records import heldout as module
-from biphasic.training.records.heldout import HeldoutLoss
 from biphasic.training.run import first_model
 from biphasic.training.step.input import summed_loss
 

@@ -14,13 +14,12 @@ from biphasic.plugins import short_name
 from biphasic.records import SEED_STREAMS, fixed_streams
 from biphasic.shown import Shown
 from biphasic.store import STATE, Store
-from biphasic.study import EXAMPLE_TOKENS
+from biphasic.study import EXAMPLE_TOKENS, lines_of
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.plan.cost import Cost, group_flops, segment_cost, state_bytes, training_cost
 from biphasic.study.plan.finished import Finished, plan_notes
 from biphasic.study.plan.plan import Plan, PlannedArm, Segment
 from biphasic.study.plan.tree import State, StateTree
-from biphasic.study.words import lines_of
 
 FORMAT = "biphasic.plan/1"
 

@@ -38,7 +38,7 @@ from biphasic.study.settings.study import StudyConfig
 from biphasic.study.study import Study
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.training.recipe import PretrainedModel
-from biphasic.training.records.environment import environment
+from biphasic.training.records import environment
 from biphasic.training.state import find_state
 from biphasic.training.timeline import PlacedPhase
 

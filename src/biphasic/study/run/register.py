@@ -28,12 +28,12 @@ from biphasic.registration import (
 )
 from biphasic.shown import Shown
 from biphasic.store import RESULT, Store, sealed_in
+from biphasic.study import lines_of
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
 from biphasic.study.resolve import resolve
 from biphasic.study.run.record import settings_digest, study_record
 from biphasic.study.study import Study
-from biphasic.study.words import lines_of
 from biphasic.version import __version__
 
 

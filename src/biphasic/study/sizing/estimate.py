@@ -17,6 +17,7 @@ from biphasic.config import load_settings, nearest
 from biphasic.errors import ConfigError, StudyError
 from biphasic.model.shape import Architecture, ModelShape
 from biphasic.shown import Shown
+from biphasic.study import lines_of
 from biphasic.study.plan.cost import (
     Cost,
     Kernels,
@@ -31,7 +32,6 @@ from biphasic.study.plan.cost import (
     training_cost,
 )
 from biphasic.study.plan.plan import Plan
-from biphasic.study.words import lines_of
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import PlacedPhase

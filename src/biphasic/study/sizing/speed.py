@@ -30,9 +30,9 @@ from biphasic.model.loading.configurations import model_shape
 from biphasic.model.shape import PRESETS, Architecture
 from biphasic.objectives.masking import Mlm
 from biphasic.objectives.supervision import Vocabulary
+from biphasic.study import lines_of
 from biphasic.study.plan.cost import shape_of, state_bytes, training_cost
 from biphasic.study.sizing.estimate import least_memory
-from biphasic.study.words import lines_of
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.input import Pass, pass_loss

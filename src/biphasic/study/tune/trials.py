@@ -21,6 +21,7 @@ from biphasic.facts import LOSS_UNITS, only
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phases import Phase, loss_units
 from biphasic.store import STATE, Store
+from biphasic.study import lines_of
 from biphasic.study.plan.summary import summarise_plan
 from biphasic.study.resolve import resolve
 from biphasic.study.settings.arms import ArmConfig, merge_settings, recipe_name
@@ -34,9 +35,8 @@ from biphasic.study.settings.tuned_rates import (
     with_first_peak,
 )
 from biphasic.study.study import Study
-from biphasic.study.words import lines_of
+from biphasic.training.heldout import HELDOUT_MLM_PROBABILITY
 from biphasic.training.recipe import Recipe, Seeds
-from biphasic.training.records.heldout import HELDOUT_MLM_PROBABILITY
 
 _SUFFIX = "-tune"
 _LONGEST_NAME = 80 - len(_SUFFIX)
