@@ -19,7 +19,8 @@ from scipy.special import ndtri
 from biphasic.analysis.estimate import LEVEL, estimate
 from biphasic.analysis.scores.examples import CellInfluences, ExampleScores
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Planned, Score, Scores
-from biphasic.analysis.statistics.compare import Family, PlannedTest, family_of, plan_results
+from biphasic.analysis.statistics.compare import Family, Key, family_of, plan_results
+from biphasic.analysis.statistics.contrast import Contrast
 from biphasic.errors import DataError
 
 Array = NDArray[np.float64]
@@ -198,13 +199,13 @@ NOISY = ((12, 4, 6.0), (20, 6, 3.0), (30, 8, 3.0), (12, 2, 6.0))
 """Designs of studies: arms, those that a question compares, and how much more these vary."""
 
 
-def asked(table: Array, num_compared: int) -> list[PlannedTest]:
+def asked(table: Array, num_compared: int) -> dict[Key, Contrast]:
     """Test all pairs of the first arms as one question, from scores [num_arms, num_runs]."""
     scores = family(table[:, :, None] / 100, are_runs=True).scores
     names = [model.name for model in scores.models[:num_compared]]
     pairs = (((first,), (second,)) for first, second in combinations(names, 2))
     planned = tuple(Planned(first, second, ("d",), question="Q") for first, second in pairs)
-    return [*plan_results(dataclasses.replace(scores, planned=planned, examples=None)).values()]
+    return plan_results(dataclasses.replace(scores, planned=planned, examples=None))
 
 
 def noisy_question(
@@ -222,7 +223,11 @@ def noisy_question(
         table = scale * random.normal(size=(num_arms, num_runs))
         table[0] += lead * spread * 2**0.5
         tests = asked(table, num_compared)
-        found = [test.p_adjusted <= LEVEL for test in tests if not lead or test.first == "m0"]
+        found = [
+            test.p_adjusted is not None and test.p_adjusted <= LEVEL
+            for (*_, sides), test in tests.items()
+            if not lead or sides[0][0] == "m0"
+        ]
         clear.append(np.mean(found) if lead else any(found))
     return float(np.mean(clear))
 

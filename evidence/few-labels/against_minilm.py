@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scipy.stats import ttest_rel
 
-from biphasic.analysis.statistics.pair_tests import holm
+from biphasic.analysis.statistics.contrast import holm
 
 HERE = Path(__file__).parent
 # In percentage points: the forecast and the ends of its 90 % interval, as registered in README.md.

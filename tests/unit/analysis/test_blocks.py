@@ -62,22 +62,24 @@ def test_the_pooled_variance_by_hand():
 def test_a_difference_of_arms_by_hand():
     # a - d is 30 with squared error 2 x 1 / 3; its own spread, 1, is smaller than the pooled 1.41.
     compared = family_of(of_runs(EVEN), "d").compare("a", "d")
-    assert compared.difference.mean == pytest.approx(30.0)
-    assert compared.contrast.deciding.error == pytest.approx((2 / 3) ** 0.5)
-    assert compared.contrast.deciding.freedom == 6
+    assert compared.mean == pytest.approx(30.0)
+    assert compared.deciding.error == pytest.approx((2 / 3) ** 0.5)
+    assert compared.deciding.freedom == 6
     # t(0.975; 6) = 2.447.
     assert compared.interval == pytest.approx((30 - 2.447 * 0.8165, 30 + 2.447 * 0.8165), abs=1e-3)
-    assert (compared.verdict, compared.uses_blocks) == ("higher", True)
+    assert (compared.verdict, compared.is_pooled) == ("higher", True)
 
 
 def test_a_pair_with_a_larger_spread_keeps_its_own():
     # a - b is 12, 9, 9: its deviation 1.73 exceeds the pooled 1.41.
-    compared = family_of(of_runs(EVEN), "d").compare("a", "b")
-    found = compared.contrast
+    found = family_of(of_runs(EVEN), "d").compare("a", "b")
     assert found.deciding.error == pytest.approx((3 / 3) ** 0.5)
     # Its own test has 2 degrees of freedom, the deciding one 6.
     assert found.p_value < found.p_alone == found.p_corrected(found.p_value) < found.p_corrected(1)
-    assert found.detectable(1) < found.detectable(4)
+    of_one, of_four = (
+        dataclasses.replace(found, family_size=number, num_arms=None) for number in (1, 4)
+    )
+    assert of_one.detectable < of_four.detectable
 
 
 def test_tukey_corrects_for_all_pairs_and_a_pair_s_own_test_still_counts():
@@ -87,9 +89,9 @@ def test_tukey_corrects_for_all_pairs_and_a_pair_s_own_test_still_counts():
     assert found.uses_blocks
     for first, second in (("a", "b"), ("c", "e")):
         compared = found.compare(first, second)
-        t_value = abs(compared.difference.mean) / compared.contrast.deciding.error
+        t_value = abs(compared.mean) / compared.deciding.error
         tukey = range_p_values(t_value * 2**0.5, 5, 8)[0]
-        assert compared.p_adjusted == pytest.approx(max(tukey, compared.contrast.p_alone))
+        assert compared.p_adjusted == pytest.approx(max(tukey, compared.p_alone))
 
 
 def test_where_spreads_differ_pairs_are_tested_by_themselves():
@@ -106,7 +108,7 @@ def test_where_spreads_differ_pairs_are_tested_by_themselves():
     assert quiet.interval[1] - quiet.interval[0] > 100 * (alone.interval[1] - alone.interval[0])
     assert quiet.detectable > 100 * alone.detectable
     low, high = quiet.interval
-    assert (low < 0 < high) == (quiet.contrast.p_value > 0.05)
+    assert (low < 0 < high) == (quiet.p_value > 0.05)
     sentence = words().method(found)
     assert sentence.startswith("The spreads of the arms differ")
 

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from docs_page import table_rows
 
-from biphasic.analysis.statistics.compare import family_of
+from biphasic.analysis.statistics.compare import family_of, pair_differences
 from biphasic.analysis.statistics.contrast import by_each_variance
 from biphasic.analysis.statistics.crossed import pair_errors
-from biphasic.analysis.statistics.pair_tests import pair_differences
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 NUM_FAMILIES = 150
@@ -158,8 +157,8 @@ def test_a_comparison_has_the_p_value_of_its_family(are_runs):
     for place, pair in enumerate(combinations(found.order, 2)):
         compared = found.compare(*pair)
         assert compared.p_value == pytest.approx(test.p_value[place])
-        assert compared.contrast.deciding.error == pytest.approx(test.error[place])
-        assert compared.uses_blocks is are_runs
+        assert compared.deciding.error == pytest.approx(test.error[place])
+        assert compared.is_pooled is are_runs
 
 
 def test_a_question_on_arms_that_vary_more_than_the_others_keeps_its_five_percent():

@@ -211,11 +211,11 @@ def test_a_baseline_is_paired_over_examples_too(tmp_path, num_runs) -> None:
     [answer] = study_answers(load_records(folder, store))
     [outcome] = answer.outcomes
     assert outcome.test is not None
-    assert (outcome.test.contrast.num_examples, outcome.test.contrast.missing) == (NUM_TEST, "")
-    assert outcome.test.contrast.example_error > 0
+    assert (outcome.test.num_examples, outcome.test.missing) == (NUM_TEST, "")
+    assert outcome.test.example_error > 0
     # A baseline has no variance over runs that could be pooled with those of arms.
-    assert not outcome.test.contrast.is_pooled
-    assert len(outcome.test.contrast.by_seed) == (5 if num_runs == 1 else 3)
+    assert not outcome.test.is_pooled
+    assert len(outcome.test.by_seed) == (5 if num_runs == 1 else 3)
 
 
 def test_figures_have_rows_and_lines_of_baselines(written) -> None:

@@ -16,9 +16,8 @@ from biphasic.analysis.questions.power import Design, powers
 from biphasic.analysis.records import load_records
 from biphasic.analysis.report import write_report
 from biphasic.analysis.scores.source import asked_of
-from biphasic.analysis.statistics.contrast import contrast_of, pooled
+from biphasic.analysis.statistics.contrast import contrast_of, holm, pooled
 from biphasic.analysis.statistics.crossed import NO_EXAMPLES
-from biphasic.analysis.statistics.pair_tests import holm
 from biphasic.analysis.words import words
 from biphasic.records import AskedRecord, ForecastRecord, QuestionRecord
 
@@ -68,9 +67,9 @@ def test_test_examples_widen_the_error():
     rows = {name: 0.5 + 0.1 * draw.normal(size=(5, 40)) for name in "ab"}
     scores = scores_with_examples(rows)
     [one] = level_answer(scores, 2, ["a"]).outcomes
-    of_seeds = by_scipy([*one.test.contrast.by_seed.values()], 2)
-    [test] = one.test.contrast.tests
-    distance = 2 - abs(one.test.contrast.mean)
+    of_seeds = by_scipy([*one.test.by_seed.values()], 2)
+    [test] = one.test.tests
+    distance = 2 - abs(one.test.mean)
     expected = stats.t.sf(distance / test.error, test.freedom)
     assert one.p_level == pytest.approx(max(expected, of_seeds))
     assert expected > of_seeds
@@ -94,7 +93,7 @@ def test_comparisons_are_corrected_for_their_question():
     draw = np.random.default_rng(2)
     scores = made_scores({name: draw.normal(size=5) for name in "abcd"})
     found = level_answer(scores, 2.5, "acd")
-    alone = [by_scipy([*one.test.contrast.by_seed.values()], 2.5) for one in found.outcomes]
+    alone = [by_scipy([*one.test.by_seed.values()], 2.5) for one in found.outcomes]
     assert [one.p_level for one in found.outcomes] == pytest.approx([*holm(alone)])
 
 
@@ -147,7 +146,7 @@ def test_all_answers_show_what_is_level(ask):
     ]  # fmt: skip
     levels = [one for each in (second, third) for one in each.outcomes]
     margins = zip(levels, (90, 0.001, 0.001), strict=True)
-    alone = [one.test.contrast.within(margin).p_value for one, margin in margins]
+    alone = [one.test.within(margin).p_value for one, margin in margins]
     assert [float(row["p_level_of_study"]) for row in rows[1:]] == pytest.approx([*holm(alone)])
     shown = run_cli("study", "report", str(folder))
     assert f"Q2: {second.verdict} within 90 points" in shown.splitlines()

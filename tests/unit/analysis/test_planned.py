@@ -16,7 +16,7 @@ from biphasic.analysis.report import write_report
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import DatasetInfo, Planned
 from biphasic.analysis.statistics.compare import family_of
-from biphasic.analysis.statistics.pair_tests import holm
+from biphasic.analysis.statistics.contrast import holm
 from biphasic.analysis.statistics.replicates import over_pretraining
 from biphasic.analysis.tables.text import comparison_lines
 
@@ -50,7 +50,7 @@ def test_planned_comparisons_of_all_tasks_are_one_family():
     # Seen from the other side, it is the same comparison.
     other = family_of(scores, "d").compare("a", "b")
     assert (other.is_planned, other.p_adjusted) == (True, found[0].p_adjusted)
-    assert other.difference.mean == -found[0].difference.mean
+    assert other.mean == -found[0].mean
 
 
 def test_planned_comparisons_without_scores_count_too():
@@ -88,17 +88,17 @@ def test_the_other_pairs_are_corrected_without_the_planned_ones():
 def test_tukey_s_correction_is_for_all_pairs_with_the_planned_ones():
     scores = scores_of(planned("b", "a", "d"), num_seeds=3, num_runs=3)
     found = family_of(scores, "d").compare("e", "a")
-    assert (found.uses_blocks, found.is_planned, found.num_arms) == (True, False, 5)
+    assert (found.is_pooled, found.is_planned, found.num_arms) == (True, False, 5)
     assert found.family_size == 10
 
 
 def test_planned_comparisons_over_runs_use_the_pooled_variance():
     scores = scores_of(planned("b", "a", "d", "e"), num_seeds=3, num_runs=3)
     found = [family_of(scores, name).compare("b", "a") for name in "de"]
-    assert all(one.uses_blocks for one in found)
+    assert all(one.is_pooled for one in found)
     expected = holm([one.p_value for one in found])
     assert [one.p_adjusted for one in found] == pytest.approx(
-        [max(p, one.contrast.p_alone) for p, one in zip(expected, found, strict=True)]
+        [max(p, one.p_alone) for p, one in zip(expected, found, strict=True)]
     )
     # Fewer comparisons detect smaller differences.
     assert (

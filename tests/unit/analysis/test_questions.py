@@ -31,7 +31,7 @@ from biphasic.analysis.questions.answer import (
 )
 from biphasic.analysis.records import load_records
 from biphasic.analysis.report import write_report
-from biphasic.analysis.statistics.pair_tests import holm
+from biphasic.analysis.statistics.contrast import holm
 from biphasic.analysis.study_file import read_study
 from biphasic.analysis.words import words
 from biphasic.cli.main import app
@@ -96,11 +96,11 @@ def test_comparisons_of_a_question_are_corrected_together_and_apart_from_others(
     )
     first, second = answers_of(study)
     tests = [one.test for one in first.outcomes]
-    assert [test.size for test in tests] == [2, 2]
-    expected = holm([test.contrast.p_value for test in tests])
+    assert [test.family_size for test in tests] == [2, 2]
+    expected = holm([test.p_value for test in tests])
     assert [test.p_adjusted for test in tests] == pytest.approx([*expected])
     [other] = second.outcomes
-    assert (other.test.size, other.test.contrast.mean) == (1, -tests[0].contrast.mean)
+    assert (other.test.family_size, other.test.mean) == (1, -tests[0].mean)
     # A pair of several families is shown with the correction of its question.
     [pair] = study_families(load_records(*study))["pydocs-tc"].of_plan
     assert (pair.is_planned, pair.family_size) == (True, 2)
@@ -109,9 +109,9 @@ def test_comparisons_of_a_question_are_corrected_together_and_apart_from_others(
 def test_a_difference_is_clear_by_its_corrected_p_value(ask):
     [answer] = answers_of(ask(question(asked("clm", "mlm"))))
     [one, _] = answer.outcomes
-    sign = 1 if one.test.contrast.mean > 0 else -1
+    sign = 1 if one.test.mean > 0 else -1
     for p_adjusted, clear in ((0.04, sign), (0.06, 0)):
-        test = one.test._replace(p_adjusted=p_adjusted)
+        test = dataclasses.replace(one.test, p_adjusted=p_adjusted)
         assert dataclasses.replace(one, test=test).clear == clear
 
 
@@ -123,8 +123,8 @@ def test_a_difference_of_differences_by_hand(ask):
             question(asked("clm", "mlm", minus=[runs("mlm"), runs("clm")]), name="Q2"),
         )
     )
-    assert [one.test.contrast.mean for one in twice.outcomes] == pytest.approx(
-        [2 * one.test.contrast.mean for one in plain.outcomes]
+    assert [one.test.mean for one in twice.outcomes] == pytest.approx(
+        [2 * one.test.mean for one in plain.outcomes]
     )
     assert twice.outcomes[0].label.startswith("(")
 
@@ -229,7 +229,7 @@ def test_answers_read_all_examples_however_many_a_page_reads(ask, monkeypatch):
         write_examples(path, draw)
     monkeypatch.setattr(evidence, "_MOST_EXAMPLES", 0)
     [answer] = answers_of(study)
-    found = [(one.test.contrast.num_examples, one.test.contrast.missing) for one in answer.outcomes]
+    found = [(one.test.num_examples, one.test.missing) for one in answer.outcomes]
     assert found == [(NUM_TEST, "")] * 2
 
 
@@ -285,8 +285,8 @@ def test_answers_are_printed_as_markdown_with_forecasts_and_runs_so_far(ask):
     ))  # fmt: skip
     [answer] = answers_of((folder, store))
     first, _ = answer.outcomes
-    low, high = first.test.contrast.interval
-    points = f"{first.test.contrast.mean:+.2f} ({low:+.2f} to {high:+.2f})"
+    low, high = first.test.interval
+    points = f"{first.test.mean:+.2f} ({low:+.2f} to {high:+.2f})"
     shown = run_cli("study", "report", str(folder), "--markdown")
     opening, _, heading, rule, _, heads, _, *rows = shown.splitlines()
     assert opening == " ".join([*sentences((folder, store)), forecast_sentence([answer])])

@@ -121,7 +121,7 @@ def test_examples_that_cannot_be_trusted_are_named_and_not_used(study, spoil, me
     spoil(selected(study[1], scores))
     comparison = compare_arms(study_scores(load_records(*study)), "mlm", "clm", "pydocs-sc")
     assert comparison.num_examples == 0
-    assert message in comparison.contrast.missing
+    assert message in comparison.missing
 
 
 def test_a_cell_without_a_run_has_no_examples(study):
@@ -163,7 +163,7 @@ def test_the_clusters_of_results_count_as_independent(study, columns, num):
         pq.write_table(table, path)
         seal_again(path.parent)
     one = compare_arms(study_scores(load_records(folder, store)), "clm", "mlm", "pydocs-sc")
-    assert (one.num_examples, one.contrast.num_clusters) == (NUM_TEST, num)
+    assert (one.num_examples, one.num_clusters) == (NUM_TEST, num)
     write_report(folder, store)
     with (folder / "report/comparisons.csv").open(encoding="utf-8", newline="") as stream:
         of_task = [row for row in csv.DictReader(stream) if row["dataset"] == "pydocs-sc"]

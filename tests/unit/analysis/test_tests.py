@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paired_power import detectable_effect
 
-from biphasic.analysis.statistics.pair_tests import holm
+from biphasic.analysis.statistics.contrast import holm
 from biphasic.analysis.statistics.paired import Criterion, detectable, noncentral_t
 
 

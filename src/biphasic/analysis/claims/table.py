@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, cached_property, partial
 from itertools import combinations, pairwise
 from statistics import fmean
@@ -46,7 +47,6 @@ from biphasic.analysis.claims.rows import (
     size_order,
     weighted,
 )
-from biphasic.analysis.estimate import LEVEL
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.compare import family_of
 from biphasic.analysis.statistics.contrast import blocks_for, contrast
@@ -353,10 +353,10 @@ class _Question:
             return pair.verdict if pair is not None and pair.is_clear else None
         weights = weighted((1, row), (-1, other))
         one = contrast(self.scores, weights, blocks=blocks_for(self.scores, weights))
-        if one is None or one.p_value is None or one.mean == 0:
+        if one is None or one.p_value is None:
             return None
-        is_clear = one.p_corrected(one.p_value * self.num_comparisons) <= LEVEL
-        return ("higher" if one.mean > 0 else "lower") if is_clear else None
+        one = replace(one, p_adjusted=one.p_corrected(one.p_value * self.num_comparisons))
+        return one.verdict if one.is_clear else None
 
     def are_apart(self, row: Any, other: Any) -> bool | None:
         """Return whether two values differ significantly; None without the needed intervals."""

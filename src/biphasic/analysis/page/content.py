@@ -237,9 +237,9 @@ def comparisons_csv(families: Iterable[Family], names: Mapping[str, str]) -> str
             rows.append((
                 "planned" if one.is_planned else "exploratory", one.dataset,
                 names[one.first], names[one.second],
-                one.difference.mean, low, high, one.p_value, one.p_adjusted,
+                one.mean, low, high, one.p_value, one.p_adjusted,
                 one.family_size, one.verdict, one.detectable,
-                "pooled" if one.uses_blocks else "pair", one.unit, one.num_pairs, one.num_examples,
+                "pooled" if one.is_pooled else "pair", one.unit, one.num_pairs, one.num_examples,
                 one.num_clusters,
             ))  # fmt: skip
     return csv_text(_COMPARISON_COLUMNS, rows)

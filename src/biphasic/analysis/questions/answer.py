@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from math import isnan
 from statistics import fmean
-
-import numpy as np
 
 from biphasic.analysis.estimate import LEVEL
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.source import asked_of
 from biphasic.analysis.scores.table import Planned, Scores
-from biphasic.analysis.statistics.compare import PlannedTest, plan_results, sum_of
-from biphasic.analysis.statistics.contrast import Contrast
+from biphasic.analysis.statistics.compare import plan_results, sum_of
+from biphasic.analysis.statistics.contrast import Contrast, corrected
 from biphasic.analysis.statistics.doubts import floor_tests
-from biphasic.analysis.statistics.pair_tests import holm
 from biphasic.analysis.text import csv_text, listing
 from biphasic.analysis.words import words
 from biphasic.numerics import Part, is_other_code
@@ -64,16 +60,31 @@ class AskedOutcome:
     asked: AskedRecord
     dataset: str
     label: str  # the arms, as `a − b` or `(a − b) − (c − d)`
-    test: PlannedTest | None  # None if a score is missing
+    test: Contrast | None  # corrected for its question; None if a score is missing
     is_complete: bool
     is_at_end: bool = False  # whether a score is at an end of the rates tried, so it is provisional
-    p_of_study: float | None = None  # corrected for all questions of the study; None without a test
     # Why it is no evidence of what pretraining adds: none of its arms is clearly above every floor.
     floor_note: str = ""
-    # That the difference is within the question's margin: corrected for the question, and for all
-    # questions with a margin. None without a margin or test.
-    p_level: float | None = None
+    # That the difference is within the question's margin, corrected likewise; None without either.
+    level: Contrast | None = None
+    # Corrected for all questions of the study, and for all questions with a margin.
+    p_of_study: float | None = None
     p_level_of_study: float | None = None
+
+    @property
+    def p_corrected(self) -> float | None:
+        """Corrected for its question; None without a test."""
+        return self.test and self.test.p_adjusted
+
+    @property
+    def detectable(self) -> float | None:
+        """The smallest difference that is clear with 80 % power, corrected."""
+        return self.test and self.test.detectable
+
+    @property
+    def p_level(self) -> float | None:
+        """That it is within the margin, corrected for its question; None without a test."""
+        return self.level and self.level.p_adjusted
 
     @property
     def is_level(self) -> bool:
@@ -83,26 +94,14 @@ class AskedOutcome:
     @property
     def clear(self) -> int:
         """1 if it is clearly above zero, -1 if clearly below, else 0."""
-        if self.test is None or self.p_corrected is None or self.p_corrected > LEVEL:
-            return 0
-        return 1 if self.test.contrast.mean > 0 else -1
-
-    @property
-    def p_corrected(self) -> float | None:
-        """Corrected for its question; None without a test."""
-        return None if self.test is None or isnan(self.test.p_adjusted) else self.test.p_adjusted
-
-    @property
-    def detectable(self) -> float | None:
-        """The smallest difference that is clear with 80 % power, corrected."""
-        return None if self.test is None else self.test.contrast.detectable(self.test.size)
+        return {"higher": 1, "lower": -1}.get(self.test.verdict, 0) if self.test else 0
 
     @property
     def forecast(self) -> ForecastOutcome | None:
         """The forecast with its outcome; None without either."""
         if self.asked.forecast is None or self.test is None:
             return None
-        return ForecastOutcome(self.asked.forecast, self.test.contrast.mean)
+        return ForecastOutcome(self.asked.forecast, self.test.mean)
 
 
 @dataclass(frozen=True)
@@ -185,21 +184,25 @@ def answer(question: QuestionRecord, sources: Sequence[Scores]) -> Answer:
         problem = "some of its arms have several pretraining runs and others have one"
     elif any(one.is_complete and one.test is None for one in outcomes):
         problem = "some of its arms have no seed in common"
-    levels = _corrected([_within(one, question) for one in outcomes])
-    outcomes = [replace(one, p_level=p) for one, p in zip(outcomes, levels, strict=True)]
+    levels = corrected([_within(one, question) for one in outcomes])
+    outcomes = [replace(one, level=level) for one, level in zip(outcomes, levels, strict=True)]
     return Answer(question, tuple(outcomes), (scores or sources[0]).unit, problem)
 
 
 def with_study_correction(answers: Sequence[Answer]) -> tuple[Answer, ...]:
     """Return answers with p values that are corrected for the comparisons of all of them."""
     every = [(one, answer.question) for answer in answers for one in answer.outcomes]
-    p_values = iter(_corrected([one.test and one.test.contrast for one, _ in every]))
+    tests = iter(corrected([one.test for one, _ in every]))
     with_margin = [pair for pair in every if pair[1].margin is not None]
-    levels = iter(_corrected([_within(*pair) for pair in with_margin]))
+    levels = iter(corrected([_within(*pair) for pair in with_margin]))
 
     def outcome(one: AskedOutcome, margin: float | None) -> AskedOutcome:
-        level = None if margin is None else next(levels)
-        return replace(one, p_of_study=next(p_values), p_level_of_study=level)
+        test, level = next(tests), None if margin is None else next(levels)
+        return replace(
+            one,
+            p_of_study=test and test.p_adjusted,
+            p_level_of_study=level and level.p_adjusted,
+        )
 
     return tuple(
         replace(of, outcomes=tuple(outcome(one, of.question.margin) for one in of.outcomes))
@@ -211,16 +214,7 @@ def _within(one: AskedOutcome, question: QuestionRecord) -> Contrast | None:
     """Test whether a difference is within the question's margin; None without either."""
     if one.test is None or question.margin is None:
         return None
-    return one.test.contrast.within(question.margin)
-
-
-def _corrected(family: Sequence[Contrast | None]) -> list[float | None]:
-    """Correct the p values of a family by Holm's procedure; None without a test."""
-    p_values = np.array([one and one.p_value for one in family], np.float64)  # None becomes NaN
-    return [
-        None if one is None or isnan(p) else one.p_corrected(p)
-        for one, p in zip(family, holm(p_values).tolist(), strict=True)
-    ]
+    return one.test.within(question.margin)
 
 
 def _label(planned: Planned, scores: Scores | None) -> str:
@@ -270,7 +264,7 @@ def _rows(answer: Answer) -> Iterable[tuple[object, ...]]:
     margin = answer.question.margin
     for one in answer.outcomes:
         test, forecast = one.test, one.asked.forecast
-        low, high = (test and test.contrast.interval) or (None, None)
+        low, high = (test and test.interval) or (None, None)
         expected = (None,) * 3 if forecast is None else (forecast.difference, *forecast.interval)
         outcome = one.forecast
         yield (
@@ -278,13 +272,13 @@ def _rows(answer: Answer) -> Iterable[tuple[object, ...]]:
             answer.verdict,
             one.label,
             one.dataset,
-            test and test.contrast.mean,
+            test and test.mean,
             low,
             high,
-            test and test.contrast.p_value,
+            test and test.p_value,
             one.p_corrected,
             one.p_of_study,
-            test.size if test else "",
+            test.family_size if test else "",
             CLEAR[one.clear] if test else "",
             one.detectable,
             *expected,
@@ -292,7 +286,7 @@ def _rows(answer: Answer) -> Iterable[tuple[object, ...]]:
             outcome and outcome.interval_score,
             answer.unit,
             "yes" if one.is_complete else "no",
-            test.contrast.missing if test else "",
+            test.missing if test else "",
             margin,
             one.p_level,
             one.p_level_of_study,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,11 +16,12 @@ from biphasic.analysis.scores.source import replicate_of, study_scores
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.contrast import (
     FEWEST,
-    SPREAD_LEVEL,
-    alone_criterion,
+    Contrast,
+    SumTest,
+    other_misses,
     residual_variance,
 )
-from biphasic.analysis.statistics.paired import NO_SPREAD, Criterion, detectable, noncentral_t
+from biphasic.analysis.statistics.paired import NO_SPREAD, noncentral_t
 from biphasic.analysis.statistics.replicates import by_recipe
 from biphasic.errors import DataError
 from biphasic.facts import is_baseline
@@ -102,33 +103,29 @@ class Design:
     num_own: int = 0  # arms of the question, whose variance is pooled by itself as well
 
     @property
-    def error(self) -> float:
-        """Standard error of the comparison."""
-        return self.spread * math.sqrt(sum(of**2 for of in self.weights) / self.num_runs)
-
-    def tests(self, level: float) -> list[tuple[Criterion, ...]]:
-        """Return the tests by each variance, of a tail of `level`, that a difference must pass."""
-        # Corrected for all comparisons of the question, as if no other one were clear. Test
-        # examples are not covered.
-        share, alone = 1 - level / self.num_comparisons, self.num_runs - 1
+    def contrast(self) -> Contrast:
+        """The test of the comparison, as if no other one of its question were clear."""
+        # Over runs alone: test examples are not covered.
+        alone = self.num_runs - 1
+        error = self.spread * math.sqrt(sum(of**2 for of in self.weights) / self.num_runs)
         groups = {max(of, len(self.weights)) for of in (self.num_arms, self.num_own)}
         freedoms = [
             (arms - 1) * alone
             for arms in (sorted(groups) if self.are_blocks else ())
             if min(arms, self.num_runs) >= FEWEST
         ]
-        own = alone_criterion(self.error, alone, share=1 - level)
-        pooled = [(alone_criterion(self.error, of, share=share), own) for of in freedoms]
-        return pooled or [(alone_criterion(self.error, alone, share=share),)]
+        return Contrast(
+            mean=0.0, by_seed=dict.fromkeys(range(self.num_runs), 0.0),
+            tests=tuple(SumTest(error, of, error, of, 1.0, 1.0) for of in freedoms or [alone]),
+            example_error=0.0, num_examples=0, num_clusters=0, p_value=1.0, p_over_seeds=1.0,
+            p_alone=1.0, is_pooled=bool(freedoms), missing="", family_size=self.num_comparisons,
+        )  # fmt: skip
 
 
 def smallest_detectable(design: Design) -> float | None:
     """Return the difference that is clear with 80 % power, in percentage points."""
     # None with fewer than two runs, which give no test.
-    if design.num_runs < 2:
-        return None
-    tests = design.tests(LEVEL / 2)
-    return max(detectable(each, other_misses=_other_misses(each)) for each in tests)
+    return None if design.num_runs < 2 else design.contrast.detectable
 
 
 def powers(design: Design, asked: AskedRecord, margin: float) -> dict[str, float]:
@@ -137,23 +134,18 @@ def powers(design: Design, asked: AskedRecord, margin: float) -> dict[str, float
     found: dict[str, float] = {}
     if expected := abs(asked.forecast.difference) if asked.forecast else 0.0:
         found["power_of_forecast"] = min(
-            (1 - _other_misses(tests)) * (1 - max(one.miss(expected) for one in tests))
-            for tests in design.tests(LEVEL / 2)
+            (1 - other_misses(tests)) * (1 - max(one.miss(expected) for one in tests))
+            for tests in design.contrast.criteria()
         )
     # Two one-sided tests: each of them fails as often if there is no difference.
     missed = (
         (tests, max(2 * noncentral_t(c.critical, c.freedom, margin / c.error) for c in tests))
-        for tests in design.tests(LEVEL)
+        for tests in design.contrast.criteria(LEVEL)
     )
     found["power_of_level"] = min(
-        (1 - _other_misses(tests)) * max(1 - share, 0.0) for tests, share in missed
+        (1 - other_misses(tests)) * max(1 - share, 0.0) for tests, share in missed
     )
     return found
-
-
-def _other_misses(tests: Sequence[Criterion]) -> float:
-    """Return how often spreads seem to differ, so that a pooled variance does not decide alone."""
-    return SPREAD_LEVEL if len(tests) > 1 else 0.0
 
 
 def residual_spread(scores: Scores, dataset: str) -> float:

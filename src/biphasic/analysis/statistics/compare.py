@@ -2,10 +2,15 @@
 
 Seeds are paired: a seed draws the same head and the same batches for both models, so their shared
 effect cancels in the difference. A difference is clear if it is larger than other seeds and other
-test examples explain, corrected for its family of comparisons (`pair_tests.py`). Comparisons that
-the study named beforehand are corrected among themselves: those of each question are a family, and
-those of `compare` are another one. All others are exploratory. If only means and half-widths are
-known, as in a published table, Welch's test is used.
+test examples explain, corrected for its family of comparisons. Comparisons that the study named
+beforehand are corrected among themselves by Holm's procedure: those of each question are a family,
+and those of `compare` are another one. All others are exploratory. If only means and half-widths
+are known, as in a published table, Welch's test is used.
+
+All pairs of models are a family. Over pretraining runs that all models share, their test is that of
+a randomised block design (`contrast.py`), with Tukey's correction. Otherwise, and where the spreads
+of models differ, each pair is tested by itself, with Holm's correction. Both cover the test
+examples, if they are known.
 """
 
 from __future__ import annotations
@@ -13,14 +18,22 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
+import scipy
+from numpy.typing import NDArray
 
 from biphasic.amounts import count
-from biphasic.analysis.estimate import LEVEL, Estimate, estimate
+from biphasic.analysis.estimate import (
+    LEVEL,
+    NORMAL_QUANTILE,
+    UPPER,
+    Estimate,
+    interval_quantile,
+)
 from biphasic.analysis.scores.table import DatasetInfo, Planned, Scores
 from biphasic.analysis.statistics.contrast import (
     FEWEST,
@@ -28,28 +41,17 @@ from biphasic.analysis.statistics.contrast import (
     Contrast,
     blocks_for,
     blocks_of,
+    by_each_variance,
     contrast,
+    corrected,
+    holm,
 )
-from biphasic.analysis.statistics.crossed import are_alike
-from biphasic.analysis.statistics.pair_tests import Corrected, corrected_pairs, holm, welch
-from biphasic.analysis.statistics.paired import NO_SPREAD
+from biphasic.analysis.statistics.crossed import NO_EXAMPLES, are_alike, pair_errors
+from biphasic.analysis.statistics.paired import NO_SPREAD, range_p_values
 from biphasic.facts import is_baseline
+from biphasic.records import Convention
 
-
-class PlannedTest(NamedTuple):
-    """A planned comparison, and the number of comparisons in its family."""
-
-    first: str
-    contrast: Contrast  # the first model's score minus the second's, or a difference of differences
-    p_adjusted: float  # corrected by Holm for its family; NaN without a test
-    p_over_seeds: float  # over seeds alone, likewise
-    size: int
-
-    def contrast_of(self, first: str) -> Contrast:
-        """Return the difference seen from one of the two models."""
-        return self.contrast if first == self.first else -self.contrast
-
-
+Array = NDArray[np.float64]
 Sum = tuple[tuple[str, float], ...]  # models, the first one first, with their weights
 Key = tuple[str, str, Sum]  # question, dataset and sum
 
@@ -67,15 +69,18 @@ def sum_of(scores: Scores, planned: Planned) -> Sum | None:
     return tuple((name, weight) for name, weight in weights.items() if weight)
 
 
-def plan_results(scores: Scores, *, only: str | None = None) -> dict[Key, PlannedTest]:
+def plan_results(scores: Scores, *, only: str | None = None) -> dict[Key, Contrast]:
     """Test the planned comparisons whose scores are known, or those of one family."""
+    # Each is that of the first model minus the second, or a difference of differences.
     families: dict[str, dict[Key, Contrast]] = defaultdict(dict)
     sizes: Counter[str] = Counter()  # with comparisons that have no score or no test
-    arms: dict[tuple[str, str], set[str]] = defaultdict(set)  # by question and dataset
+    # By question and dataset; in order, as the last bit of a pooled variance depends on it.
+    arms: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
     for planned in scores.planned:
         for dataset in planned.datasets:
             names = (name for name, _ in sum_of(scores, planned) or ())
-            arms[planned.question, dataset].update(n for n in names if not is_baseline(n))
+            own = dict.fromkeys(name for name in names if not is_baseline(name))
+            arms[planned.question, dataset].update(own)
     for planned in scores.planned:
         if only not in {None, planned.question}:
             continue
@@ -90,13 +95,16 @@ def plan_results(scores: Scores, *, only: str | None = None) -> dict[Key, Planne
     return {
         key: test
         for question, family in families.items()
-        for key, test in _corrected(family, sizes[question]).items()
+        for key, test in zip(
+            family, corrected([*family.values()], size=sizes[question]), strict=True
+        )
+        if test is not None
     }
 
 
-def planned_tests(scores: Scores) -> Mapping[tuple[str, str, str], PlannedTest]:
+def planned_tests(scores: Scores) -> Mapping[tuple[str, str, str], Contrast]:
     """Return the tests of pairs by dataset, first and second model, each of its first family."""
-    found: dict[tuple[str, str, str], PlannedTest] = {}
+    found: dict[tuple[str, str, str], Contrast] = {}
     for (_, dataset, terms), test in plan_results(scores).items():
         if [weight for _, weight in terms] == [1.0, -1.0]:
             first, second = (model for model, _ in terms)
@@ -105,128 +113,69 @@ def planned_tests(scores: Scores) -> Mapping[tuple[str, str, str], PlannedTest]:
     return found
 
 
-def _corrected(family: Mapping[Key, Contrast], size: int) -> dict[Key, PlannedTest]:
-    tests = [*family.values()]
-    # None becomes NaN.
-    corrected = holm(np.array([one.p_value for one in tests], np.float64), size=size)
-    over_seeds = holm(np.array([one.p_over_seeds for one in tests], np.float64), size=size)
-    return {
-        key: PlannedTest(
-            key[2][0][0], one, one.p_corrected(float(p)), one.p_corrected(float(of_seeds)), size
-        )
-        for (key, one), p, of_seeds in zip(family.items(), corrected, over_seeds, strict=True)
-    }
-
-
-Verdict = Literal["higher", "lower", "undecided", "unknown"]
-
-
 @dataclass(frozen=True)
-class ModelComparison:
-    """Two models on a dataset."""
+class ModelComparison(Contrast):
+    """Two models on a dataset: the score of the first minus that of the second."""
 
-    first: str
-    second: str
-    dataset: str
-    # First minus second, in percentage points, over seeds, by the scores' convention.
-    difference: Estimate
-    contrast: Contrast | None  # the test of paired seeds; None if no seed is common
-    # Two-sided, of the test that decides, uncorrected; None without two seeds each, or if the
-    # pairs' differences have no spread. Zero-shot scores have no seeds: theirs is over test
-    # examples.
-    p_value: float | None
-    p_adjusted: float | None  # corrected for the family; `p_over_seeds` likewise, over seeds alone
-    p_over_seeds: float | None
-    family_size: int
-    num_arms: int | None  # number of arms whose pairs Tukey's correction covers; None for Holm's
-    is_planned: bool  # whether the study named it beforehand; all others are exploratory
-    unit: str  # what the pairs are, as in `Scores`
-    example: str  # as in `DatasetInfo`
-    # Whether a model has seeds that the other lacks: the difference is not that of the two means.
-    is_of_common_seeds: bool
-    is_at_end: bool  # whether a score is at an end of the rates tried, so this is provisional
-
-    @property
-    def differences(self) -> tuple[float, ...]:
-        """By seed that both have, in percentage points; empty if not paired."""
-        return () if self.contrast is None else tuple(self.contrast.by_seed.values())
+    # Without a common seed, it is that of their means. A zero-shot score has one run: it is tested
+    # over test examples.
+    first: str = ""
+    second: str = ""
+    dataset: str = ""
+    is_planned: bool = False  # whether the study named it beforehand; all others are exploratory
+    unit: str = ""  # what the pairs are, as in `Scores`
+    example: str = ""  # as in `DatasetInfo`
+    # Whether a model has seeds that the other lacks: the mean is not that of the two means.
+    is_of_common_seeds: bool = False
+    is_at_end: bool = False  # whether a score is at an end of the rates tried, so it is provisional
 
     @property
     def num_pairs(self) -> int:
         """Seeds that both models have; 0 if not paired."""
-        return len(self.differences)
-
-    @property
-    def num_examples(self) -> int:
-        """Test examples that the interval and the test cover; 0 if they are unknown."""
-        return 0 if self.contrast is None else self.contrast.num_examples
-
-    @property
-    def num_clusters(self) -> int:
-        """Clusters of these examples, or the examples if they have none."""
-        return 0 if self.contrast is None else self.contrast.num_clusters
+        return len(self.by_seed)
 
     @property
     def examples_text(self) -> str:
         """Number of test examples, and of their clusters where there are fewer."""
-        if self.contrast is None:
-            return ""
         num, text = self.num_clusters, count(self.num_examples, self.example)
         return f"{text} in {count(num, 'cluster')}" if num < self.num_examples else text
 
     @property
-    def uses_blocks(self) -> bool:
-        """Whether the test pools the variance of all arms."""
-        return self.contrast is not None and self.contrast.is_pooled
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Ends of the 95 % interval by the test that decides, not corrected; None if unknown."""
-        if self.contrast is not None:
-            return self.contrast.interval
-        return None if self.p_value is None else (self.difference.low, self.difference.high)
-
-    @cached_property
-    def detectable(self) -> float | None:
-        """Difference that would be clear with 80 % power, in percentage points."""
-        if self.contrast is None:
-            return None
-        return self.contrast.detectable(self.family_size, num_arms=self.num_arms)
-
-    @property
-    def verdict(self) -> Verdict:
-        """Whether the first is higher: `undecided` if not clear, `unknown` if untested."""
-        if self.p_adjusted is None:
-            return "unknown"
-        if self.p_adjusted > LEVEL or self.difference.mean == 0:
-            return "undecided"
-        return "higher" if self.difference.mean > 0 else "lower"
-
-    @property
-    def is_clear(self) -> bool:
-        """Return whether the difference is clear."""
-        return self.verdict in {"higher", "lower"}
-
-    @property
     def is_clear_over_seeds(self) -> bool:
-        """Return whether it would be clear without the variance over test examples."""
-        is_clear = self.p_over_seeds is not None and self.p_over_seeds <= LEVEL
-        return is_clear and self.difference.mean != 0
+        """Whether it would be clear without the variance over test examples."""
+        p_value = self.p_adjusted_over_seeds
+        return p_value is not None and p_value <= LEVEL and self.mean != 0
 
     @property
     def is_level(self) -> bool:
-        """Return whether both models have the same mean, but for rounding."""
-        return abs(self.difference.mean) <= NO_SPREAD
+        """Whether both models have the same mean, but for rounding."""
+        return abs(self.mean) <= NO_SPREAD
 
     @property
     def has_alike_examples(self) -> bool:
-        """Return whether every test example gives the same difference."""
-        one = self.contrast
-        return (
-            one is not None
-            and one.num_examples > 0
-            and bool(are_alike(one.mean, one.example_error))
-        )
+        """Whether every test example gives the same difference."""
+        return self.num_examples > 0 and bool(are_alike(self.mean, self.example_error))
+
+
+def welch(first: Estimate, second: Estimate, convention: Convention) -> Contrast:
+    """Compare two means with intervals (Welch 1947)."""
+    mean, widths = first.mean - second.mean, (first.half_width, second.half_width)
+    untested = Contrast(mean, {}, (), 0.0, 0, 0, None, None, None, is_pooled=False, missing="")
+    if None in widths:
+        return untested
+    seeds = (first.num_seeds, second.num_seeds)
+    parts = [
+        (width or 0.0) ** 2 / interval_quantile(num, convention=convention) ** 2
+        for width, num in zip(widths, seeds, strict=True)
+    ]
+    error = math.sqrt(sum(parts))
+    if error == 0:
+        return untested
+    freedom = sum(parts) ** 2 / sum(p**2 / (n - 1) for p, n in zip(parts, seeds, strict=True))
+    is_paper = convention == "paper"
+    quantile = NORMAL_QUANTILE if is_paper else float(scipy.special.stdtrit(freedom, UPPER))
+    p_value = float(2 * scipy.special.stdtr(freedom, -abs(mean) / error))
+    return replace(untested, p_value=p_value, half_width=quantile * error)
 
 
 MOST_ARMS = 300  # of a family of all pairs; of more, planned comparisons alone are tested
@@ -244,9 +193,8 @@ class Family:
     order: tuple[str, ...]  # names of the models that have a score, best first
     num_arms: int  # models that have a score or are to have one
     blocks: Blocks | None  # the pooled variance over runs; None if it does not apply
-    apart: tuple[int, ...]  # places of the planned pairs among all pairs
     # Planned comparisons on the dataset, by names of both models.
-    planned: Mapping[tuple[str, str], PlannedTest]
+    planned: Mapping[tuple[str, str], Contrast]
 
     @property
     def uses_blocks(self) -> bool:
@@ -261,13 +209,15 @@ class Family:
     @cached_property
     def corrected(self) -> Corrected:
         """The p values of all exploratory pairs."""
+        pairs = (pair for pair in self.planned if {*pair} <= self._places.keys())
+        excluded = [self._place(*pair) for pair in pairs]
         return corrected_pairs(
             self.scores,
             self.order,
             self.dataset,
             self.blocks,
             num_arms=self.num_arms,
-            excluded=self.apart,
+            excluded=excluded,
         )
 
     @property
@@ -297,73 +247,62 @@ class Family:
 
     def compare(self, first: str, second: str) -> ModelComparison | None:
         """Compare two models; None if one has no score, or is one of too many to be tested."""
-        sides = [self.scores.get(name, self.dataset.name).estimate for name in (first, second)]
-        if sides[0] is None or sides[1] is None:
+        scores, dataset = self.scores, self.dataset.name
+        sides = [scores.get(name, dataset) for name in (first, second)]
+        one, other = (side.estimate for side in sides)
+        if one is None or other is None:
             return None
-        plan = self.planned.get((first, second)) or self.planned.get((second, first))
-        if plan is None:
+        plan, opposite = (self.planned.get(pair) for pair in ((first, second), (second, first)))
+        found = plan or (opposite and -opposite)
+        if found is None:
             if self.is_too_large:
                 return None
-            place = _place(self._places[first], self._places[second], len(self.order))
-            adjusted, over_seeds = (float(p[place]) for p in self.corrected[:2])
-            weights = {(first, self.dataset.name): 1.0, (second, self.dataset.name): -1.0}
-            one = contrast(self.scores, weights, blocks=[self.blocks] if self.blocks else [])
-        else:
-            adjusted, over_seeds = plan.p_adjusted, plan.p_over_seeds
-            one = plan.contrast_of(first)
-        if one is None:  # no common seed
-            difference, p_value = welch(sides[0], sides[1], self.scores.convention)
-        else:
-            difference = estimate([*one.by_seed.values()], convention=self.scores.convention)
-            p_value = one.p_value
-        assert difference is not None  # noqa: S101 - there is a common seed
+            weights = {(first, dataset): 1.0, (second, dataset): -1.0}
+            found = contrast(scores, weights, blocks=[self.blocks] if self.blocks else [])
+            if found is None:
+                missing = f"no {scores.unit}s in common"
+                found = replace(welch(one, other, scores.convention), missing=missing)
+            place = self._place(first, second)
+            p_value, over_seeds = (float(p[place]) for p in self.corrected[:2])
+            found = replace(
+                found,
+                p_adjusted=None if math.isnan(p_value) else p_value,
+                p_adjusted_over_seeds=None if math.isnan(over_seeds) else over_seeds,
+                family_size=self.size,
+                num_arms=self.num_arms if self.uses_blocks else None,
+            )
+        num = len(found.by_seed)
         return ModelComparison(
+            **{field.name: getattr(found, field.name) for field in fields(Contrast)},
             first=first,
             second=second,
-            dataset=self.dataset.name,
-            difference=difference,
-            contrast=one,
-            p_value=p_value,
-            p_adjusted=None if np.isnan(adjusted) else adjusted,
-            p_over_seeds=None if np.isnan(over_seeds) else over_seeds,
-            family_size=self.size if plan is None else plan.size,
-            num_arms=self.num_arms if plan is None and self.uses_blocks else None,
-            is_planned=plan is not None,
-            unit=self.scores.unit,
+            dataset=dataset,
+            is_planned=bool(plan or opposite),
+            unit=scores.unit,
             example=self.dataset.example,
-            is_at_end=any(
-                self.scores.get(name, self.dataset.name).is_at_end for name in (first, second)
-            ),
-            is_of_common_seeds=one is not None
-            and max(sides[0].num_seeds, sides[1].num_seeds) > len(one.by_seed),
+            is_at_end=any(side.is_at_end for side in sides),
+            is_of_common_seeds=0 < num < max(one.num_seeds, other.num_seeds),
         )
 
     @cached_property
     def _places(self) -> dict[str, int]:
         return {name: place for place, name in enumerate(self.order)}
 
+    def _place(self, first: str, second: str) -> int:
+        """Return the index of a pair in `itertools.combinations`."""
+        low, high = sorted((self._places[first], self._places[second]))
+        return low * len(self.order) - low * (low + 1) // 2 + high - low - 1
+
 
 def family_of(scores: Scores, dataset: str, *, models: Sequence[str] | None = None) -> Family:
     """Test all pairs of models on a dataset and correct the p values together."""
     order = tuple(ranked(scores, dataset, models=models))
-    places = {name: place for place, name in enumerate(order)}
+    every = planned_tests(scores)
     asked = (model.name for model in scores.models if models is None or model.name in models)
     num_arms = sum((name, dataset) in scores.cells for name in asked)
-    every = planned_tests(scores)
     planned = {key[1:]: test for key, test in every.items() if key[0] == dataset}
-    apart = tuple(
-        _place(places[first], places[second], len(order))
-        for first, second in planned
-        if first in places and second in places
-    )
     blocks = blocks_of(scores, order, dataset)
-    return Family(scores, scores.dataset(dataset), order, num_arms, blocks, apart, planned)
-
-
-def _place(first: int, second: int, num_models: int) -> int:
-    """Return the index of a pair in `itertools.combinations`."""
-    low, high = sorted((first, second))
-    return low * num_models - low * (low + 1) // 2 + high - low - 1
+    return Family(scores, scores.dataset(dataset), order, num_arms, blocks, planned)
 
 
 def ranked(scores: Scores, dataset: str, *, models: Sequence[str] | None = None) -> list[str]:
@@ -401,3 +340,93 @@ def indistinguishable(
         for name, other in found.items()
         if other is None or other.half_width is None or best.low <= other.high
     }
+
+
+class Corrected(NamedTuple):
+    """P values of all exploratory pairs, in the order of `itertools.combinations`."""
+
+    p_adjusted: Array  # NaN without a test
+    p_over_seeds: Array  # the same over seeds alone
+    size: int  # number of pairs that are corrected for
+
+
+def corrected_pairs(
+    scores: Scores,
+    models: Sequence[str],
+    dataset: DatasetInfo,
+    blocks: Blocks | None,
+    *,
+    num_arms: int,
+    excluded: Sequence[int] = (),
+) -> Corrected:
+    """Test all pairs of models on a dataset, and correct the p values of those not excluded."""
+    # `blocks` is the models' pooled variance; `num_arms` counts those without a score yet, too.
+    size = max(math.comb(num_arms, 2) - len(excluded), 1)
+    without_seeds = dataset.is_zero_shot and not scores.is_replicated
+    known = NO_EXAMPLES if scores.examples is None else pair_errors(scores, models, dataset)
+    if not without_seeds:  # where examples are unknown, seeds decide
+        known = replace(
+            known, examples=np.nan_to_num(known.examples), shared=np.nan_to_num(known.shared)
+        )
+    means, own, num = pair_differences(scores, models, dataset.name)
+    alone, *pooled = by_each_variance(means, own, num, known, blocks=[blocks] if blocks else [])
+    has_spread = (num > 1) & (own * num > NO_SPREAD**2)
+    over_seeds = np.where(has_spread, alone.p_over_seeds, np.nan)
+    _test_means(scores, models, dataset.name, over_seeds, np.flatnonzero(num == 0).tolist())
+    values = np.where(np.isnan(alone.p_value), over_seeds, alone.p_value)
+    if without_seeds:
+        values[are_alike(means, np.sqrt(known.examples))] = np.nan
+    else:
+        values[np.isnan(over_seeds)] = np.nan
+
+    def by_holm(values: Array) -> Array:
+        kept = values.copy()
+        kept[[*excluded]] = np.nan
+        return np.minimum(kept * size, 1.0) if without_seeds else holm(kept, size=size)
+
+    if blocks is None:
+        return Corrected(by_holm(values), by_holm(over_seeds), size)
+    # Tukey's correction. The pooled variance is too small for a pair whose spread is larger than it
+    # seems, so no p value is below that of the pair's own t test.
+    [by_blocks] = pooled
+    joint, over_runs = (
+        range_p_values(np.sqrt(2) * np.abs(means) / error, num_arms, freedom)
+        for error, freedom in (by_blocks[:2], by_blocks[2:4])
+    )
+    of_seeds = np.maximum(over_runs, over_seeds)
+    adjusted = np.maximum(of_seeds, joint)
+    if blocks.are_spreads_equal:
+        return Corrected(adjusted, of_seeds, size)
+    adjusted = np.maximum(adjusted, by_holm(np.maximum(by_blocks.p_value, values)))
+    return Corrected(adjusted, np.maximum(of_seeds, by_holm(over_seeds)), size)
+
+
+def pair_differences(
+    scores: Scores, models: Sequence[str], dataset: str
+) -> tuple[Array, Array, Array]:
+    """Return means of paired seeds, their squared standard errors over seeds, and their number."""
+    by_seed = [scores.get(model, dataset).by_seed or {} for model in models]
+    seeds = sorted({seed for row in by_seed for seed in row})
+    table = np.array([[row.get(seed, np.nan) for seed in seeds] for row in by_seed], np.float64)
+    firsts, seconds = np.triu_indices(len(models), k=1)
+    differences = table.reshape(len(models), len(seeds))
+    differences = differences[firsts] - differences[seconds]
+    is_there = ~np.isnan(differences)
+    num = is_there.sum(axis=1).astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        means = np.where(is_there, differences, 0.0).sum(axis=1) / num
+        squares = np.where(is_there, (differences - means[:, None]) ** 2, 0.0).sum(axis=1)
+        return means, np.where(num > 1, squares / (num - 1) / num, 0.0), num
+
+
+def _test_means(
+    scores: Scores, models: Sequence[str], dataset: str, p_values: Array, places: Sequence[int]
+) -> None:
+    """Enter the p values of pairs without a common seed, by their means alone."""
+    firsts, seconds = np.triu_indices(len(models), k=1)
+    estimates = [scores.get(model, dataset).estimate for model in models]
+    for place in places:
+        one, other = estimates[firsts[place]], estimates[seconds[place]]
+        if one is not None and other is not None:
+            p_value = welch(one, other, scores.convention).p_value
+            p_values[place] = np.nan if p_value is None else p_value

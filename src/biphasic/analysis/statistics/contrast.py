@@ -18,8 +18,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import cached_property, lru_cache
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import scipy
@@ -177,11 +177,15 @@ def by_each_variance(
     return tests
 
 
+Verdict = Literal["higher", "lower", "undecided", "unknown"]
+
+
 @dataclass(frozen=True)
 class Contrast:
-    """A weighted sum of scores, averaged over the seeds that all of them have."""
+    """A weighted sum of scores against zero, averaged over the seeds that all of them have."""
 
-    by_seed: Mapping[int, float]  # the sum of each seed, in percentage points
+    mean: float  # in percentage points
+    by_seed: Mapping[int, float]  # the sum of each seed; empty if only means are known
     # By each pooled variance; where spreads differ, by the variance of the sum itself first.
     tests: tuple[SumTest, ...]
     example_error: float  # standard error over test examples; 0 if they are unknown
@@ -194,6 +198,12 @@ class Contrast:
     p_alone: float | None
     is_pooled: bool  # whether pooled variances alone decide
     missing: str  # why test examples are unknown; empty if they are known
+    half_width: float | None = None  # of the interval, if it is not that of a test
+    # Corrected for its family, and likewise over seeds alone; None without a test.
+    p_adjusted: float | None = None
+    p_adjusted_over_seeds: float | None = None
+    family_size: int = 1
+    num_arms: int | None = None  # arms whose pairs Tukey's correction covers; None for Holm's
 
     @property
     def deciding(self) -> SumTest:
@@ -201,24 +211,36 @@ class Contrast:
         return max(self.tests, key=lambda test: test.reach)
 
     @property
-    def mean(self) -> float:
-        """Mean over seeds, in percentage points."""
-        return math.fsum(self.by_seed.values()) / len(self.by_seed)
-
-    @property
     def interval(self) -> tuple[float, float] | None:
         """Ends of the 95 % interval, not corrected for other comparisons; None without a test."""
         if self.p_value is None:
             return None
-        reach = self.deciding.reach
+        reach = self.deciding.reach if self.half_width is None else self.half_width
         return self.mean - reach, self.mean + reach
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether it is above zero: `undecided` if not clear, `unknown` if untested."""
+        if self.p_adjusted is None:
+            return "unknown"
+        if self.p_adjusted > LEVEL or self.mean == 0:
+            return "undecided"
+        return "higher" if self.mean > 0 else "lower"
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether it is clearly above or below zero."""
+        return self.verdict in {"higher", "lower"}
 
     def __neg__(self) -> Contrast:
         """Return the sum with the opposite sign."""
-        return replace(self, by_seed={seed: -value for seed, value in self.by_seed.items()})
+        by_seed = {seed: -value for seed, value in self.by_seed.items()}
+        return replace(self, mean=-self.mean, by_seed=by_seed)
 
-    def p_corrected(self, corrected: float) -> float:
-        """Return a corrected p value, but not below that of the sum by itself."""
+    def p_corrected(self, corrected: float) -> float | None:
+        """Return a corrected p value, but not below that of the sum by itself; None if NaN."""
+        if math.isnan(corrected):
+            return None
         return max(corrected, self.p_alone or 0.0) if self.is_pooled else corrected
 
     def within(self, margin: float) -> Contrast:
@@ -241,32 +263,77 @@ class Contrast:
             p_alone=p(spread / math.sqrt(num), num - 1) if spread else None,
         )
 
-    def detectable(self, num_comparisons: int, *, num_arms: int | None = None) -> float | None:
-        """Return the smallest difference that is clear with 80 % power; None without a spread."""
-        # It is corrected for all pairs of `num_arms` by Tukey, else for `num_comparisons`.
-        if self.p_value is None or not self.deciding.error:
-            return None
-        share = 1 - LEVEL / 2 / num_comparisons
+    def criteria(self, level: float = LEVEL / 2) -> list[tuple[Criterion, ...]]:
+        """Return the tests by each variance, of a tail of `level`, that a difference must pass."""
+        share = 1 - level / self.family_size
 
         def joint(test: SumTest) -> Criterion:
             critical = (
                 quantile(test.freedom, share)
-                if num_arms is None
-                else critical_range(num_arms, test.freedom) / math.sqrt(2)
+                if self.num_arms is None
+                else critical_range(self.num_arms, test.freedom) / math.sqrt(2)
             )
             return Criterion(test.error, test.freedom, critical)
 
         if self.p_alone is None:
-            return detectable((joint(self.deciding),))
+            return [(joint(self.deciding),)]
         if self.is_pooled:
-            of_alone = len(self.by_seed) - 1
-            pairs = [(joint(one), alone_criterion(one.seed_error, of_alone)) for one in self.tests]
-            return max(detectable(pair, other_misses=SPREAD_LEVEL) for pair in pairs)
-        over_seeds = [
-            Criterion(test.seed_error, test.seed_freedom, quantile(test.seed_freedom, share))
-            for test in self.tests
-        ]
-        return max(detectable((one,)) for one in (*map(joint, self.tests), *over_seeds))
+            freedom = len(self.by_seed) - 1
+            own = quantile(freedom, 1 - level)  # without a correction
+            return [(joint(of), Criterion(of.seed_error, freedom, own)) for of in self.tests]
+        over_seeds = (
+            Criterion(of.seed_error, of.seed_freedom, quantile(of.seed_freedom, share))
+            for of in self.tests
+        )
+        return [(one,) for one in (*map(joint, self.tests), *over_seeds)]
+
+    @cached_property
+    def detectable(self) -> float | None:
+        """Smallest difference that is clear with 80 % power, corrected; None without a spread."""
+        if self.p_value is None or not self.tests or not self.deciding.error:
+            return None
+        return max(detectable(each, other_misses=other_misses(each)) for each in self.criteria())
+
+
+def other_misses(criteria: Sequence[Criterion]) -> float:
+    """Return how often spreads seem to differ, so that a pooled variance does not decide alone."""
+    return SPREAD_LEVEL if len(criteria) > 1 else 0.0
+
+
+def corrected(
+    family: Sequence[Contrast | None], *, size: int | None = None
+) -> list[Contrast | None]:
+    """Correct the p values of a family by Holm's procedure; None are comparisons without a test."""
+    size = size or len(family)
+    both = [
+        holm(np.array([one and getattr(one, name) for one in family], np.float64), size=size)
+        for name in ("p_value", "p_over_seeds")
+    ]
+    return [
+        one
+        and replace(
+            one,
+            p_adjusted=one.p_corrected(float(p)),
+            p_adjusted_over_seeds=one.p_corrected(float(of_seeds)),
+            family_size=size,
+        )
+        for one, p, of_seeds in zip(family, *both, strict=True)
+    ]
+
+
+def holm(values: Sequence[float] | Array, *, size: int | None = None) -> Array:
+    """Correct the p values of a family of comparisons, in the order given."""
+    # `size` is the number of comparisons of the family, by default that of the values. Those
+    # without a value and NaN, which have no test yet, count like the largest p value.
+    # The smallest of m is multiplied by m, the next by m - 1, and so on; none may be lower than the
+    # one before it, or exceed 1. Reference: Holm 1979, "A simple sequentially rejective multiple
+    # test procedure".
+    adjusted = np.array(values, dtype=np.float64)
+    order = np.argsort(adjusted)[: np.count_nonzero(~np.isnan(adjusted))]  # NaN come last
+    num = size or len(adjusted)
+    by_rank = np.maximum.accumulate(adjusted[order] * np.arange(num, num - len(order), -1))
+    adjusted[order] = np.minimum(by_rank, 1.0)
+    return adjusted
 
 
 def contrast(scores: Scores, weights: Weights, *, blocks: Sequence[Blocks]) -> Contrast | None:
@@ -314,6 +381,7 @@ def contrast_of(
         without_seeds and errors.num_examples and not are_alike(mean, math.sqrt(errors.examples[0]))
     )
     return Contrast(
+        mean=mean,
         by_seed=by_seed,
         tests=tests,
         example_error=math.sqrt(errors.examples[0]),
@@ -346,11 +414,6 @@ def blocks_for(scores: Scores, weights: Weights, *, family: Iterable[str] = ()) 
     groups = [every] if len(own) == len(every) else [every, own]
     found = (blocks_of(scores, [*group], dataset) for group in groups)
     return [blocks for blocks in found if blocks is not None]
-
-
-def alone_criterion(error: float, freedom: float, *, share: float = UPPER) -> Criterion:
-    """Return the test by its own spread, without a correction, that a pooled one must pass too."""
-    return Criterion(error, freedom, quantile(freedom, share))
 
 
 def quantile(freedom: float, share: float) -> float:

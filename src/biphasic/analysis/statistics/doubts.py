@@ -11,10 +11,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from biphasic.amounts import rate
-from biphasic.analysis.estimate import LEVEL, Estimate
+from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.table import (
     AT_END,
     END_NOTE,
@@ -23,8 +21,7 @@ from biphasic.analysis.scores.table import (
     ModelInfo,
     Scores,
 )
-from biphasic.analysis.statistics.contrast import contrast
-from biphasic.analysis.statistics.pair_tests import holm
+from biphasic.analysis.statistics.contrast import contrast, corrected
 from biphasic.analysis.statistics.paired import NO_SPREAD
 from biphasic.analysis.text import flat, listing, points_cell
 from biphasic.analysis.words import words
@@ -171,16 +168,15 @@ def _floor_tests(scores: Scores, dataset: str) -> FloorTests:
     floors = sorted((n for n in (*untrained, *baselines) if n in known), key=lambda n: -known[n])
     arms = [m.name for m in scores.models if m.objective != UNTRAINED or m.is_finished_encoder]
     pairs = [(arm, floor) for arm in arms if arm in known for floor in floors]
-    tests = [
+    tests = corrected([
         contrast(scores, {(arm, dataset): 1.0, (floor, dataset): -1.0}, blocks=())
         for arm, floor in pairs
-    ]
-    p_values = holm(np.array([np.nan if t is None else t.p_value for t in tests], np.float64))
-    if np.isnan(p_values).all():
+    ])  # fmt: skip
+    if all(test is None or test.verdict == "unknown" for test in tests):
         return FloorTests(scores, dataset, tuple(floors), {})
     lacking: dict[str, list[str]] = {arm: [] for arm, _ in pairs}
-    for (arm, floor), test, p in zip(pairs, tests, p_values, strict=True):
-        if test is None or not (p <= LEVEL and test.mean > 0):  # also where there is no test
+    for (arm, floor), test in zip(pairs, tests, strict=True):
+        if test is None or test.verdict != "higher":
             lacking[arm].append(floor)
     return FloorTests(scores, dataset, tuple(floors), {a: tuple(f) for a, f in lacking.items()})
 

@@ -167,7 +167,7 @@ def _clear_pairs(scores: Scores, family: Family) -> NDArray[np.bool_]:
     for (first, second), plan in family.planned.items():
         if first in places and second in places:
             low, high = sorted((places[first], places[second]))
-            table[low, high] = plan.p_adjusted <= LEVEL and values[low] != values[high]
+            table[low, high] = plan.is_clear and values[low] != values[high]
     return table
 
 
@@ -310,7 +310,7 @@ class Comparisons(Shown):
                     "dataset": one.dataset,
                     "first": names[one.first],
                     "second": names[one.second],
-                    "difference": one.difference.mean,
+                    "difference": one.mean,
                     "low": low,
                     "high": high,
                     "p": one.p_adjusted,
