@@ -57,9 +57,9 @@ def draw_nothing(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Figure, "savefig", save)
     for name in (
-        "analysis.figures.draw.draw_chart",
-        "analysis.figures.tuning.draw_chart",
-        "analysis.page.figures.draw_chart",
+        "analysis.figures.draw.draw",
+        "analysis.figures.tuning.draw",
+        "analysis.page.figures.draw",
         "analysis.figures.strips.draw_strips",
         "analysis.page.figures.draw_strips",
     ):

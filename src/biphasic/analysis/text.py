@@ -7,8 +7,7 @@ import io
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import takewhile
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from biphasic.amounts import count
@@ -23,8 +22,6 @@ _HIDDEN = re.compile(
     # Controls of writing direction would reorder the text after a name.
     "|[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 )
-# Before each word of a name but the first; the point of `lr0.01` separates none.
-_WORD = re.compile(r"(?=[-\s]|\.(?!\d))")
 # Spreadsheets run a cell that starts like this as a formula.
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 OBJECTIVES = {"mlm": "MLM", "clm": "CLM", "diffusion": "diffusion"}  # held-out losses have these
@@ -51,45 +48,6 @@ class _AtHyphens(textwrap.TextWrapper):
     """Breaks lines after any hyphen; textwrap does so only between letters."""
 
     wordsep_simple_re = re.compile(r"(\s+|(?<=-))")
-
-
-def is_whole(name: str) -> bool:
-    """Return whether `wrap` shows a whole name."""
-    return "".join(wrap(name).split()) == "".join(plain(name).split())
-
-
-def shortened(names: Iterable[str], fits: Callable[[str], bool]) -> dict[str, str]:
-    """Shorten names that do not fit; what is left differs where the names differ."""
-    words = {name: _WORD.split(flat(name)) for name in names}
-    shown = {name: name for name in words}
-    long = [name for name in words if not fits(name)]
-    for name in long:
-        own, kept = words[name], set[int]()
-        # Of two names, the first word that differs stays in both; of long ones alone, if the words
-        # in which this name differs from all do not fit.
-        for others in (words, long):
-            pairs = (zip(own, words[other], strict=False) for other in others)
-            kept = {len([*takewhile(lambda pair: pair[0] == pair[1], both)]) for both in pairs}
-            kept -= {len(own)}
-            if fits(_elided(own, kept)):
-                break
-        if not kept:
-            continue  # nothing to tell it apart from: its end is cut
-        for place in range(len(own)):  # further words that fit
-            if fits(_elided(own, {*kept, place})):
-                kept.add(place)
-        shown[name] = _elided(own, kept)
-    return shown
-
-
-def _elided(words: Sequence[str], kept: Collection[int]) -> str:
-    text = ""
-    for place, word in enumerate(words):
-        if place in kept:
-            text += word.lstrip("-. ") if text.endswith("…") else word
-        elif not text.endswith("…"):
-            text += "…"
-    return text
 
 
 def short(name: str) -> str:

@@ -20,7 +20,7 @@ from biphasic.amounts import (
 )
 from biphasic.analysis.estimate import METHODS, expected_coverage
 from biphasic.analysis.scores.table import Scores
-from biphasic.analysis.text import flat, listing, metric_name, objective_name, short
+from biphasic.analysis.text import flat, listing, metric_name, objective_name, points_cell, short
 from biphasic.records import Convention
 
 
@@ -35,10 +35,10 @@ def environment(**options: Any) -> jinja2.Environment:
     )
     made.globals.update(count=count)
     made.filters.update(
-        amount=amount, duration=duration, flat=flat, grouped="{:,}".format, listing=listing,
-        rate=rate, metric=metric_name, number=number, objective=objective_name, p_value=p_value,
-        points="{:+z.2f}".format, percent=percent, probability=probability,
-        scientific=scientific, short=short,
+        amount=amount, cell=points_cell, duration=duration, flat=flat, grouped="{:,}".format,
+        listing=listing, metric=metric_name, number=number, objective=objective_name,
+        p_value=p_value, percent=percent, points="{:+z.2f}".format, probability=probability,
+        rate=rate, scientific=scientific, short=short,
     )  # fmt: skip
     return made
 
@@ -55,6 +55,20 @@ def coverage_sentence(convention: Convention, num_seeds: int, unit: str = "seed"
     # `num_seeds` is the smallest number of seeds, or of another `unit`, of any interval.
     share = expected_coverage(num_seeds, convention=convention) if num_seeds > 1 else 0.0
     return words().coverage(convention, METHODS[convention], num_seeds, unit, f"{100 * share:.0f}")
+
+
+def interval_note(scores: Scores) -> str:
+    """Return a sentence about the intervals and the variance that they do not cover."""
+    numbers = sorted(
+        {
+            score.estimate.num_seeds
+            for score in scores.cells.values()
+            if score.estimate is not None and score.estimate.half_width is not None
+        }
+    )
+    convention = scores.convention
+    share = expected_coverage(numbers[0], convention=convention) if numbers else 0.0
+    return words().intervals(scores, numbers, METHODS[convention], round(100 * share))
 
 
 def selection_sentence(scores: Scores, dataset: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from fake_study import ARMS, TASKS, FakeStudy, seal_again
 from scipy.stats import ttest_rel
 
-from biphasic.analysis.figures.chart import arm_styles
+from biphasic.analysis.figures.runs import arm_styles
 from biphasic.analysis.page import content
 from biphasic.analysis.page.content import (
     columns_of,

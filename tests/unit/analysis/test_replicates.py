@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from biphasic import analyze, figures
 from biphasic.analysis.claims import Table
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.figures.chart import interval_note
+from biphasic.analysis.words import interval_note
 from biphasic.analysis.figures.runs import scores_by_learning_rate
 from biphasic.analysis.page import figures as page_figures
 from biphasic.analysis.records import load_records
@@ -367,9 +367,9 @@ def test_the_rate_figure_of_recipes_averages_seeds_and_then_runs(tmp_path):
     records = load_records(*replicated_study(tmp_path, seeds=(0, 1)))
     chart = scores_by_learning_rate(over_pretraining(study_scores(records)))
     assert "mean over pretraining runs with its 95 % interval" in chart.caption
-    clm, mlm = chart.panels[0].series
-    assert [clm.label, mlm.label] == ["clm", "mlm"]
-    for point in mlm.points:
+    points = chart.points[chart.points["panel"] == chart.panels[0].key]
+    assert [*points["series"].unique()] == ["clm", "mlm"]
+    for point in points[points["series"] == "mlm"].itertuples():
         runs = [
             statistics.fmean(
                 100 * result.test["accuracy"]

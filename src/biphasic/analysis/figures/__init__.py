@@ -1,9 +1,8 @@
-"""Figures: functions turn scores or records into a `Chart` (plain data); `draw` draws any chart.
+"""Figures: specifications and frames of scores or losses become a `Chart`, which `draw` draws.
 
 - `chart`: the data of a figure; its colours and styles are in `palette.py` of the base.
-- `choose`: selects the models of a figure of scores, and makes its chart.
-- `factors`, `progress`, `rates`, `losses`, `tuning`: the figures.
-- `catalog`: all figures of the paper, in its order.
+- `catalog`: the figures of scores as specifications, and all figures of the paper in its order.
+- `runs`, `tuning`: figures of losses and learning rates.
 - `draw`: draws a chart with matplotlib, and gives a figure as bytes.
-- `strips`: one row per arm, as HTML in the report and as a figure.
+- `strips`: one row per arm.
 """

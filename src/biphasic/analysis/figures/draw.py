@@ -1,6 +1,6 @@
 """Drawing of charts: panels with a shared kind of axis, and a legend above them.
 
-Matplotlib lays figures out; long names are shortened by their number of characters.
+Matplotlib lays figures out (`layout="constrained"`), and measures legends; names break into lines.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +22,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
-from biphasic.analysis.figures.chart import Axis, Chart, Panel, Series
-from biphasic.analysis.text import flat, shortened, wrap
+from biphasic.analysis.figures.chart import Axis, Chart, Panel, Ticks
+from biphasic.analysis.text import wrap
 from biphasic.palette import FLOOR, GRID, INK, MUTED, PAPER, VARIABLES, SeriesStyle
 
 _DPI = 200
@@ -98,70 +98,96 @@ def page_svg(figure: Figure, *, name: str, alt: str) -> str:
 
 
 SMALL, FONT_SIZE, _TITLE_SIZE = 7.5, 8.0, 10.0  # of texts, in points
-_LETTERS, _DIGITS = 13, 15  # that fit into an inch
-_LONGEST = 60  # letters of a name in a legend
-_ABOVE, _BELOW, _ROW = 0.62, 0.42, 0.2  # of a panel, and of a row of the legend; in inches
+_ROOM = 0.42  # beside, above and below the axes of a panel, in inches
 _DODGE, _WIDEST_DODGE = 2.6, 10.0  # between series with intervals, in points
 _LEAST_WIDTH = 3  # panels
 _FLAT_ROOM = 1.0  # around a line of equal values, in its unit
 _FEW_POINTS = 12
 _RIMMED = 4.0
+_DOTTED = (0, (1, 2))
 
 
 @dataclass(frozen=True)
-class FigureLayout:
-    """Sizes in inches."""
+class Layout:
+    """Sizes in inches, and the letters of a line of text."""
 
-    num_columns: int = 4
-    panel_width: float = 1.76  # width of a panel, including tick labels
-    panel_height: float = 1.5  # height of the axes of a panel
+    columns: int = 4
+    width: float = 1.76  # of a panel, including tick labels
+    height: float = 1.5  # of the axes of a panel
+    letters: int = 17  # of a line above a panel
+    of_legend: int = 60  # of a line in the legend
     has_title: bool = True
 
 
-PRINT = FigureLayout()  # width of a page
-PHONE = FigureLayout(1, panel_width=3.7, panel_height=1.8, has_title=False)  # width of a phone
-PAIRS = FigureLayout(2, panel_width=3.9, panel_height=1.96, has_title=False)  # for print
+PRINT = Layout()  # width of a page
+PHONE = Layout(1, 3.7, 1.8, letters=42, of_legend=42, has_title=False)  # width of a phone
+PAIRS = Layout(2, 3.9, 1.96, letters=44, has_title=False)  # for print
 
 
 def chart_svg(chart: Chart) -> str:
     """Render a chart as SVG for a page, as wide as a phone."""
-    return page_svg(draw_chart(chart, PHONE), name=chart.name, alt=chart.alt)
+    return page_svg(draw(chart, PHONE), name=chart.name, alt=chart.alt)
 
 
-def draw_chart(chart: Chart, layout: FigureLayout = PRINT) -> Figure:
+def draw(chart: Chart, layout: Layout = PRINT) -> Figure:
     """Draw a chart."""
-    num_columns = max(1, min(layout.num_columns, len(chart.panels)))
+    columns = max(1, min(layout.columns, len(chart.panels)))
     # A figure of one or two panels is wide enough for its title and legend.
-    width = layout.panel_width * max(num_columns, min(_LEAST_WIDTH, layout.num_columns))
-    keys = _keys(chart.panels)
-    letters = min(_LONGEST, round(width * _LETTERS) - 6)
-    shown = shortened(keys, lambda name: len(name) <= letters)
-    names = [_cut(shown[name], letters) for name in keys]
-    columns = max(1, int(width * _LETTERS) // (max(map(len, names), default=0) + 6))
-    num_rows = math.ceil(len(chart.panels) / num_columns)
-    above = _ROW * math.ceil(len(names) / columns) + (0.3 if layout.has_title else 0.0)
-    height = above + num_rows * (_ABOVE + layout.panel_height) + _BELOW
+    width = layout.width * max(columns, min(_LEAST_WIDTH, layout.columns))
+    rows = math.ceil(len(chart.panels) / columns)
     with drawing(salt=chart.name):
-        figure, panels = panels_of(len(chart.panels), num_columns, (width, height))
-        title = _cut(chart.title, round(width * _LETTERS * 0.85)) if layout.has_title else None
-        figure.legend(
-            [*keys.values()], names, loc="outside upper left", ncols=columns, frameon=False,
-            fontsize=FONT_SIZE, labelcolor=INK, handlelength=2.4, columnspacing=1.6, borderpad=0.2,
-            labelspacing=0.3, title=title, alignment="left",
-            title_fontproperties={"size": _TITLE_SIZE, "weight": "bold"},
-        )  # fmt: skip
+        size = width, rows * (layout.height + 1.4 * _ROOM) + _ROOM
+        figure, panels = panels_of(len(chart.panels), columns, size)
         figure.supxlabel(chart.axis.label, fontsize=SMALL, color=MUTED)
+        _draw_legend(figure, chart, layout)
         for axes, panel in zip(panels, chart.panels, strict=True):
-            _draw_panel(axes, panel, chart.axis, width=width / num_columns - 0.45)
+            head(axes, panel.title, panel.unit, letters=layout.letters)
+            _draw_panel(axes, chart, panel, width=width / columns - _ROOM)
     return figure
 
 
+def _draw_legend(figure: Figure, chart: Chart, layout: Layout) -> None:
+    """Draw the legend in as many columns as fit, and make room for it above the panels."""
+    keys = _keys(chart)
+    title = wrap(chart.title, width=72) if layout.has_title else None
+    names = [wrap(name, width=layout.of_legend, num_lines=4) for name in keys]
+    look: dict[str, Any] = {
+        "loc": "outside upper left", "frameon": False, "fontsize": FONT_SIZE, "labelcolor": INK,
+        "handlelength": 2.4, "columnspacing": 1.8, "borderpad": 0.2, "labelspacing": 0.3,
+        "title_fontproperties": {"size": _TITLE_SIZE, "weight": "bold"}, "alignment": "left",
+    }  # fmt: skip
+    measured = figure.legend([*keys.values()], names, **look)
+    each = measured.get_window_extent().width + 2 * FONT_SIZE * figure.dpi / 72
+    columns = max(1, int(figure.bbox.width // each))
+    measured.remove()
+    legend = figure.legend([*keys.values()], names, ncols=columns, title=title, **look)
+    box = legend.get_window_extent()
+    figure.set_figheight(figure.get_figheight() + box.height / figure.dpi)
+
+
+def _keys(chart: Chart) -> Mapping[str, Line2D]:
+    """Return the legend: a line for each label, and for the level without training."""
+    keys: dict[str, Line2D] = {}
+    for panel in chart.panels:
+        for label, points in chart.lines(panel, "part"):
+            first = points.iloc[0]
+            look = marker_look(first["style"], size=5.0) if first["has_markers"] else {}
+            line = first["style"].line if first["is_connected"] else ""
+            options = {**look, "color": first["style"].color, "linestyle": line, "linewidth": 1.5}
+            keys.setdefault(label, Line2D([], [], **options))
+    for panel in chart.panels:
+        if panel.floor is not None:
+            line = Line2D([], [], color=FLOOR, linewidth=1.2, linestyle=_DOTTED)
+            keys.setdefault(panel.floor_name, line)
+    return keys
+
+
 def panels_of(
-    number: int, num_columns: int, size: tuple[float, float]
+    number: int, columns: int, size: tuple[float, float]
 ) -> tuple[Figure, Sequence[Axes]]:
     """Return a figure with axes in rows: two thin edges, a faint grid and small tick labels."""
     figure = Figure(figsize=size, facecolor=PAPER, layout="constrained")
-    grid = figure.subplots(math.ceil(number / num_columns), num_columns, squeeze=False)
+    grid = figure.subplots(math.ceil(number / columns), columns, squeeze=False)
     for axes in grid.flat[number:]:
         axes.remove()
     for axes in grid.flat[:number]:
@@ -174,23 +200,17 @@ def panels_of(
     return figure, [*grid.flat[:number]]
 
 
-def head(axes: Axes, title: str, unit: str, *, width: float) -> None:
-    """Write title and unit above axes of a width in inches."""
-    letters = round(width * _LETTERS)
-    title = flat(title) if len(title) <= letters else wrap(title, width=letters)
-    axes.set_title(title, fontsize=FONT_SIZE, color=INK, fontweight="bold",
-                   loc="left", pad=15)  # fmt: skip
+def head(axes: Axes, title: str, unit: str, *, letters: int) -> None:
+    """Write title and unit above axes."""
+    unit = wrap(unit, width=letters)
+    axes.set_title(
+        wrap(title, width=letters, num_lines=3), fontsize=FONT_SIZE, color=INK, fontweight="bold",
+        loc="left", pad=15 + 10 * unit.count("\n"),
+    )  # fmt: skip
     axes.annotate(
-        _cut(unit, letters), (0, 1), xytext=(0, 5), xycoords="axes fraction",
+        unit, (0, 1), xytext=(0, 5), xycoords="axes fraction",
         textcoords="offset points", fontsize=SMALL, color=MUTED,
     )  # fmt: skip
-
-
-def fix_ticks(axes: Axes, ticks: Sequence[tuple[float, str]]) -> None:
-    """Set the ticks of the horizontal axis: positions and texts."""
-    axes.xaxis.set_major_locator(FixedLocator([place for place, _ in ticks]))
-    axes.xaxis.set_major_formatter(FixedFormatter([text for _, text in ticks]))
-    axes.xaxis.set_minor_locator(NullLocator())
 
 
 def marker_look(style: SeriesStyle, *, size: float) -> dict[str, Any]:
@@ -206,131 +226,92 @@ def marker_look(style: SeriesStyle, *, size: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _cut(text: str, letters: int) -> str:
-    """Return a text on one line, cut with an ellipsis."""
-    text = flat(text)
-    return text if len(text) <= letters else f"{text[: letters - 1].rstrip()}…"
-
-
-def _keys(panels: Iterable[Panel]) -> Mapping[str, Line2D]:
-    """Return the legend: a line for each label, and for the level without training."""
-    keys: dict[str, Line2D] = {}
-    for panel in panels:
-        for series in panel.series:
-            style = series.style
-            look = marker_look(style, size=5.0) if series.has_markers else {}
-            line = style.line if series.is_connected else ""
-            options = {**look, "color": style.color, "linestyle": line, "linewidth": 1.5}
-            keys.setdefault(series.label, Line2D([], [], **options))
-    for panel in panels:
-        if panel.floor is not None:
-            line = Line2D([], [], color=FLOOR, linewidth=1.2, linestyle=(0, (1, 2)))
-            keys.setdefault(panel.floor_name, line)
-    return keys
-
-
-def _draw_panel(axes: Axes, panel: Panel, axis: Axis, *, width: float) -> None:
-    head(axes, panel.title, panel.unit, width=width)
-    _place_axis(axes, axis, panel, width=width)
-    _place_heights(axes, panel)
-    # Series with intervals are shifted: the intervals would overlap.
-    shifted = [
-        series
-        for series in panel.series
-        if not series.is_reference and any(point.low is not None for point in series.points)
-    ]
-    for series in panel.series:
-        shift = 0.0
-        if series in shifted and len(shifted) > 1:
-            step = min(_DODGE, _WIDEST_DODGE / len(shifted))
-            shift = (shifted.index(series) - (len(shifted) - 1) / 2) * step
-        _draw_series(axes, series, shift)
-    high = axes.get_ylim()[1]
-    beyond = {  # the last part of a model's line is kept
-        (series.label, series.points[-1].model): series
-        for series in panel.series
-        if series.points and high < series.points[-1].mean
-    }
-    for place, series in enumerate(beyond.values()):
-        axes.annotate(
-            f"↑ {series.points[-1].mean:.1f}", (1, 1), xytext=(-2, -3 - 9 * place),
-            xycoords="axes fraction", textcoords="offset points", fontsize=SMALL,
-            color=series.style.color, ha="right", va="top",
-        )  # fmt: skip
-
-
-def _place_axis(axes: Axes, axis: Axis, panel: Panel, *, width: float) -> None:
-    """Set limits, and the ticks whose texts are not too close."""
-    places = [place for place, _ in axis.ticks] + [point.x for point in panel.points]
-    low, high = min(places), max(places)
-    if axis.scale == "log":
-        axes.set_xscale("log")
-        room = max((high / low) ** 0.1, 1.05)
-        axes.set_xlim(low / room, high * room)
-    else:
-        has_bars = any(point.low is not None for point in panel.points)
-        room = (0.09 if has_bars else 0.04) * (high - low) or 1.0
-        room = 0.4 if axis.scale == "category" else room
-        axes.set_xlim(low - room, high + room)
-    letters = width * _DIGITS
-    if axis.scale == "category":  # all are labelled
-        each = max(4, int(width * _LETTERS / len(axis.ticks)) - 1)
-        fix_ticks(axes, [(place, wrap(text, width=each)) for place, text in axis.ticks])
-        return
-    ends = axes.transScale.transform([(x, 0) for x in axes.get_xlim()])[:, 0]
-    at = [
-        (axes.transScale.transform((place, 0))[0] - ends[0]) / (ends[1] - ends[0]) * letters
-        for place, _ in axis.ticks
-    ]
-    sizes = [len(text) for _, text in axis.ticks]
-    order, chosen = [*range(len(at))], list[int]()
-    for index in (*order[:1], *order[:0:-1][:1], *order[1:-1]):  # both ends, then from the left
-        gaps = (abs(at[index] - at[i]) - (sizes[index] + sizes[i]) / 2 for i in chosen)
-        if all(gap >= 1 for gap in gaps):
-            chosen.append(index)
-    fix_ticks(axes, [axis.ticks[index] for index in sorted(chosen)])
-
-
-def _place_heights(axes: Axes, panel: Panel) -> None:
-    """Set limits and ticks of the vertical axis, and draw the level without training."""
-    points = panel.points
+def _draw_panel(axes: Axes, chart: Chart, panel: Panel, *, width: float) -> None:
+    points = chart.points[chart.points["panel"] == panel.key]
+    has_bars = points["low"].notna()
+    _place_axis(axes, chart.axis, points["x"], has_bars=bool(has_bars.any()), width=width)
+    # Limits and ticks of the vertical axis, and the level without training.
     levels = [] if panel.floor is None else [panel.floor]
-    low = min([*levels, *(point.mean if point.low is None else point.low for point in points)])
-    high = max([*levels, *(point.mean if point.high is None else point.high for point in points)])
+    low = min([*levels, *points["low"].where(has_bars, points["mean"])])
+    high = max([*levels, *points["high"].where(has_bars, points["mean"])])
     high = high if panel.top is None else min(high, panel.top)
     room = 0.08 * (high - low) or _FLAT_ROOM
     axes.set_ylim(low - room, high + room)
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     if panel.floor is not None:
-        axes.axhline(panel.floor, color=FLOOR, linewidth=1.2, linestyle=(0, (1, 2)))
-
-
-def _draw_series(axes: Axes, series: Series, shift: float) -> None:
-    """Draw a series, shifted to the right by `shift` typographic points."""
-    points = sorted(series.points, key=lambda point: point.x)
-    color, scale = series.style.color, axes.figure.dpi_scale_trans
-    moved = axes.transData + ScaledTranslation(shift / 72, 0, scale)
-    if series.is_connected:
-        by_x: dict[float, list[float]] = {}
-        for point in points:
-            by_x.setdefault(point.x, []).append(point.mean)
-        means = [math.fsum(at_x) / len(at_x) for at_x in by_x.values()]
-        axes.plot(
-            [*by_x], means, color=color, transform=moved,
-            linestyle=series.style.line, linewidth=1.4 if series.has_markers else 1.2,
-            zorder=2 if series.is_reference else 3,
+        axes.axhline(panel.floor, color=FLOOR, linewidth=1.2, linestyle=_DOTTED)
+    # Lines with intervals are shifted: the intervals would overlap.
+    lines = [rows for _, rows in chart.lines(panel, "part")]
+    barred = [index for index, rows in enumerate(lines)
+              if rows["low"].notna().any() and not rows["is_reference"].iloc[0]]  # fmt: skip
+    step = min(_DODGE, _WIDEST_DODGE / max(len(barred), 1))
+    for index, rows in enumerate(lines):
+        place = barred.index(index) - (len(barred) - 1) / 2 if index in barred else 0.0
+        _draw_line(axes, rows, place * step)
+    ends = [rows.iloc[-1] for _, rows in chart.lines(panel)]
+    for place, end in enumerate(end for end in ends if end["mean"] > high + room):
+        axes.annotate(
+            f"↑ {end['mean']:.1f}", (1, 1), xytext=(-2, -3 - 9 * place),
+            xycoords="axes fraction", textcoords="offset points", fontsize=SMALL,
+            color=end["style"].color, ha="right", va="top",
         )  # fmt: skip
-    if not series.has_markers:
+
+
+def _place_axis(axes: Axes, axis: Axis, places: Any, *, has_bars: bool, width: float) -> None:
+    """Set limits, and the ticks whose texts are not too close; `width` is in inches."""
+    ends = [*places, *(place for place, _ in axis.ticks)]
+    low, high = min(ends), max(ends)
+    if axis.scale == "log":
+        axes.set_xscale("log")
+        room = max((high / low) ** 0.1, 1.05)
+        axes.set_xlim(low / room, high * room)
+    else:
+        room = (0.09 if has_bars else 0.04) * (high - low) or 1.0
+        room = 0.4 if axis.scale == "category" else room
+        axes.set_xlim(low - room, high + room)
+    ticks = axis.ticks
+    if axis.scale == "category":  # all are labelled
+        letters = max(5, int(14 * width / len(ticks)))
+        ticks = [(place, wrap(text, width=letters, num_lines=5)) for place, text in ticks]
+    else:
+        ticks = _apart(axes, ticks, 0.075 * (max(len(text) for _, text in ticks) + 1) / width)
+    axes.xaxis.set_major_locator(FixedLocator([place for place, _ in ticks]))
+    axes.xaxis.set_major_formatter(FixedFormatter([text for _, text in ticks]))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _apart(axes: Axes, ticks: Ticks, least: float) -> list[tuple[float, str]]:
+    """Return ticks that are at least a share of the axis apart: both ends, then from the left."""
+    to_axis = axes.transScale + axes.transLimits
+    at = {tick: to_axis.transform((tick[0], 0))[0] for tick in ticks}
+    chosen: list[tuple[float, str]] = []
+    for tick in (*ticks[:1], *ticks[:0:-1][:1], *ticks[1:-1]):
+        if all(abs(at[tick] - at[other]) >= least for other in chosen):
+            chosen.append(tick)
+    return sorted(chosen)
+
+
+def _draw_line(axes: Axes, points: Any, shift: float) -> None:
+    """Draw a line, shifted to the right by `shift` typographic points."""
+    first = points.iloc[0]
+    style, has_markers, is_reference = first["style"], first["has_markers"], first["is_reference"]
+    moved = axes.transData + ScaledTranslation(shift / 72, 0, axes.figure.dpi_scale_trans)
+    if first["is_connected"]:
+        means = points.groupby("x")["mean"].agg(lambda at: math.fsum(at) / len(at))
+        axes.plot(
+            means.index, means, color=style.color, transform=moved, linestyle=style.line,
+            linewidth=1.4 if has_markers else 1.2, zorder=2 if is_reference else 3,
+        )  # fmt: skip
+    if not has_markers:
         return
     # One line with gaps is much faster to draw than one line per bar.
-    bars = [(p.x, p.low, p.high) for p in points if p.low is not None and p.high is not None]
+    bars = points[points["low"].notna()]
     axes.plot(
-        [x for place, _, _ in bars for x in (place, place, math.nan)],
-        [y for _, low, high in bars for y in (low, high, math.nan)],
-        color=color, transform=moved, linewidth=1.1, marker="_", markersize=3.2,
-        markeredgewidth=1.0, alpha=0.6 if series.is_reference else 1.0, zorder=3.5,
+        [x for place in bars["x"] for x in (place, place, math.nan)],
+        [y for ends in zip(bars["low"], bars["high"], strict=True) for y in (*ends, math.nan)],
+        color=style.color, transform=moved, linewidth=1.1, marker="_", markersize=3.2,
+        markeredgewidth=1.0, alpha=0.6 if is_reference else 1.0, zorder=3.5,
     )  # fmt: skip
-    look = marker_look(series.style, size=4.4 if len(points) <= _FEW_POINTS else 3.0)
-    places, means = [point.x for point in points], [point.mean for point in points]
-    axes.plot(places, means, transform=moved, zorder=4, in_layout=False, **look)
+    look = marker_look(style, size=4.4 if len(points) <= _FEW_POINTS else 3.0)
+    axes.plot(points["x"], points["mean"], transform=moved, zorder=4, in_layout=False, **look)

@@ -7,36 +7,36 @@ are not smoothed.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, cycle
 from statistics import fmean
-from typing import Literal
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from pandas import DataFrame
 
 from biphasic.amounts import amount, count, rate, round_ticks
 from biphasic.analysis.curves import Curve, Losses, LossKind
 from biphasic.analysis.estimate import estimate
-from biphasic.analysis.figures.chart import (
-    Axis,
-    Chart,
-    Panel,
-    Point,
-    Series,
-    Skipped,
-    arm_styles,
-    numbered,
-    steps_text,
-    ticks_at,
-)
+from biphasic.analysis.figures.chart import Axis, Chart, Frame, Panel, Skipped, points_of, ticks_at
 from biphasic.analysis.records import ArmData, StudyRecords
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import UNTRAINED, Scores
 from biphasic.analysis.text import OBJECTIVES, flat, metric_name, objective_name
 from biphasic.analysis.words import words
 from biphasic.facts import only
-from biphasic.palette import MARKERS, SeriesStyle, distinct_styles, objective_styles
+from biphasic.palette import (
+    FLOOR,
+    LINES,
+    MARKERS,
+    SERIES,
+    SeriesStyle,
+    distinct_styles,
+    objective_styles,
+)
 
 LOSS_FIGURE = "continued-losses"
 LOSS_TITLE = "Losses of continued training"
@@ -45,28 +45,36 @@ _KINDS: tuple[tuple[LossKind, str], ...] = (
     ("training", "Training loss during {}"),
 )
 _MAX_POINTS = 120  # maximum number of points of a line
+_MOST_MARKERS = 24  # of a line
+
+
+def arm_styles(arms: Sequence[ArmData]) -> dict[str, SeriesStyle]:
+    """Return a style for each arm, in the study's order; the untrained encoder is grey."""
+    styles = distinct_styles([arm.name for arm in arms if not arm.is_untrained])
+    styles = {
+        name: replace(style, line=LINES[index // len(SERIES) % len(LINES)])
+        for index, (name, style) in enumerate(styles.items())
+    }
+    return {arm.name: styles.get(arm.name, SeriesStyle(FLOOR, "o", ":")) for arm in arms}
 
 
 def study_losses(records: StudyRecords) -> Chart | Skipped:
     """Draw held-out and training losses by tokens, with a level before training."""
-    name, title = "loss", "Losses of training"
     losses = {arm.name: arm.losses for arm in records.arms if arm.record.family != UNTRAINED}
     floors = (arm for arm in records.arms if arm.name not in losses and arm.final_heldout)
-    floor = next(floors, None)
-    panels = _panels(records.arms, losses, arm_styles(records.arms), place="tokens", floor=floor)
-    if not panels:
-        return Skipped(name, title, "no arm is trained yet")
-    ticks = ((float(tick), amount(tick)) for tick in round_ticks(0, _end(panels), most=4))
-    axis = Axis("training tokens", "linear", tuple(ticks))
-    return Chart(name, title, "", axis, panels)
+    chart = Chart("loss", "Losses of training", "", Axis("training tokens", "linear", ()), (),
+                  DataFrame())  # fmt: skip
+    return _losses(
+        chart, records.arms, losses, arm_styles(records.arms), floor=next(floors, None),
+        ticks=lambda end: ticks_at(round_ticks(0, end, most=4), amount),
+    ) or Skipped(chart.name, chart.title, "no arm is trained yet")  # fmt: skip
 
 
 def continued_losses(records: StudyRecords) -> Chart | Skipped:
     """Draw losses of continued training (the paper's Figure 12)."""
-    name, title = LOSS_FIGURE, LOSS_TITLE
     arms = [arm for arm in records.arms if arm.record.continued_steps and arm.record.is_final]
     if not arms:
-        return Skipped(name, title, "no finished model was continued")
+        return Skipped(LOSS_FIGURE, LOSS_TITLE, "no finished model was continued")
     losses: dict[str, Losses] = {}
     for arm in arms:  # steps count from the finished model
         first = arm.record.steps - arm.record.continued_steps
@@ -76,16 +84,12 @@ def continued_losses(records: StudyRecords) -> Chart | Skipped:
         }
         trained = {n for (kind, n), curve in own.items() if kind == "training" and len(curve.steps)}
         losses[arm.name] = {key: curve for key, curve in own.items() if key[1] in trained}
-    styles = distinct_styles([arm.name for arm in arms])
-    panels = _panels(arms, losses, styles, place="steps", floor=None)
-    if not panels:
-        return Skipped(name, title, "no losses were logged in continued training")
-    caption = (
-        f"{title}; step 0 is the finished model. Training losses are means over neighbouring steps."
-    )
-    end = _end(panels)
-    axis = Axis("steps of continued training", "linear", ticks_at((0.0, end / 2, end), steps_text))
-    return Chart(name, title, numbered(caption, 12), axis, panels)
+    axis = Axis("steps of continued training", "linear", ())
+    chart = Chart(LOSS_FIGURE, LOSS_TITLE, words().continued(LOSS_TITLE), axis, (), DataFrame())
+    return _losses(
+        chart, arms, losses, distinct_styles([arm.name for arm in arms]),
+        ticks=lambda end: ticks_at((0.0, end / 2, end), lambda x: amount(x).replace(" ", "")),
+    ) or Skipped(LOSS_FIGURE, LOSS_TITLE, "no loss was logged in continued training")  # fmt: skip
 
 
 def _since(curve: Curve, step: int, origin: int) -> Curve:
@@ -94,78 +98,73 @@ def _since(curve: Curve, step: int, origin: int) -> Curve:
     return Curve(steps - origin, tokens, curve.losses[chosen], phases)
 
 
-def _panels(
+def _losses(
+    chart: Chart,
     arms: Sequence[ArmData],
     losses: Mapping[str, Losses],
     styles: Mapping[str, SeriesStyle],
     *,
-    place: Literal["steps", "tokens"],
-    floor: ArmData | None,
-) -> tuple[Panel, ...]:
-    """Return a panel for each kind of loss and objective with data."""
-    levels = {} if floor is None else floor.final_heldout
+    ticks: Callable[[float], Any],
+    floor: ArmData | None = None,
+) -> Chart | None:
+    """Fill a chart with a panel for each kind of loss and objective; None without losses."""
+    place = "tokens" if "tokens" in chart.axis.label else "steps"
     floor_name = "untrained" if floor is None or floor.is_untrained else flat(floor.label)
-    panels = []
     objectives = sorted({name for of_arm in losses.values() for _, name in of_arm})
+    panels, frames = list[Panel](), list[Frame]()
     for kind, title in _KINDS:
         for objective in dict.fromkeys((*OBJECTIVES, *objectives)):
-            drawn = [
+            curves = [
                 (arm, curve)
                 for arm in arms
                 if (curve := losses.get(arm.name, {}).get((kind, objective)))
             ]
             # The same for all lines: a line of means over fewer steps would look less stable.
-            size = -(-max((len(curve.steps) for _, curve in drawn), default=0) // _MAX_POINTS)
-            series = [
-                line
-                for arm, curve in drawn
-                for line in _lines(arm, curve, styles[arm.name], kind=kind, place=place, size=size)
-            ]
-            if series:
-                unit = only({arm.state.loss_unit(objective) for arm, _ in drawn if arm.state})
-                level = levels.get(objective) if kind == "heldout" else None
-                panel = Panel(
-                    f"{kind}-{objective}", title.format(objective_name(objective)),
-                    unit, tuple(series), level, floor_name,
-                )  # fmt: skip
-                panels.append(replace(panel, top=_top(panel)))
-    return tuple(panels)
+            longest = max((len(curve.steps) for _, curve in curves), default=0)
+            cut = partial(_points, is_mean=kind == "training", size=-(-longest // _MAX_POINTS))
+            rows = [
+                {"panel": f"{kind}-{objective}", "series": flat(arm.label), "line": arm.name,
+                 "model": arm.name, "style": styles[arm.name], **point}
+                for arm, curve in curves
+                for point in cut(curve, getattr(curve, place))
+            ]  # fmt: skip
+            if rows:
+                frames.append(points_of(DataFrame(rows)))
+                unit = only({arm.state.loss_unit(objective) for arm, _ in curves if arm.state})
+                level = None
+                if floor is not None and kind == "heldout":
+                    level = floor.final_heldout.get(objective)
+                top = _top(frames[-1], [] if level is None else [level])
+                named = title.format(objective_name(objective))
+                panels.append(Panel(rows[0]["panel"], named, unit, level, floor_name, top))
+    if not panels:
+        return None
+    points = pd.concat(frames, ignore_index=True)
+    axis = replace(chart.axis, ticks=ticks(max(points["x"])))
+    return replace(chart, axis=axis, panels=tuple(panels), points=points)
 
 
-def _lines(
-    arm: ArmData, curve: Curve, style: SeriesStyle, *, kind: str, place: str, size: int
-) -> Iterator[Series]:
-    """Yield a curve with one point for every `size` of its points, and a gap between phases."""
+def _points(curve: Curve, places: Any, *, is_mean: bool, size: int) -> Iterator[dict[str, Any]]:
+    """Yield one point for every `size` points of a curve; each phase is a part of its own."""
     for phase in np.unique(curve.phases):
         chosen = curve.phases == phase
         # Cut at the same steps in all lines, so that training which arms share looks the same.
         cuts = size * np.arange(1, int(chosen.sum()) // size)
-        parts = [np.split(values[chosen], cuts)
-                 for values in (getattr(curve, place), curve.losses)]  # fmt: skip
-        points = tuple(
-            Point(float(np.mean(x)), float(np.mean(losses)), model=arm.name)
-            if kind == "training"
-            else Point(float(x[-1]), float(losses[-1]), model=arm.name)
-            for x, losses in zip(*parts, strict=True)
-        )
-        is_marked = kind == "heldout" and len(points) <= 24
-        yield Series(flat(arm.label), style, points, has_markers=is_marked)
+        xs, losses = (np.split(values[chosen], cuts) for values in (places, curve.losses))
+        for x, part in zip(xs, losses, strict=True):
+            place, loss = (np.mean(x), np.mean(part)) if is_mean else (x[-1], part[-1])
+            yield {"part": int(phase), "x": float(place), "mean": float(loss),
+                   "has_markers": not is_mean and len(xs) <= _MOST_MARKERS}  # fmt: skip
 
 
-def _end(panels: Sequence[Panel]) -> float:
-    return max(point.x for panel in panels for point in panel.points)
-
-
-def _top(panel: Panel) -> float:
+def _top(points: Frame, level: list[float]) -> float:
     """Return an upper limit at which the losses below the start fill the panel."""
     # The MLM loss of a causal model can end far above its start. Its line is then cut off, and its
     # label has the last value.
-    level = [] if panel.floor is None else [panel.floor]
-    starts = {line.points[0].model: line.points[0].mean for line in reversed(panel.series)}
-    ends = {line.points[0].model: line.points[-1].mean for line in panel.series}
-    middle = sorted([*ends.values(), *level])[(len(ends) + len(level)) // 2]
-    reasonable = max(level or starts.values())
-    return min(max(*starts.values(), *ends.values(), *level), max(reasonable, middle) * 1.02)
+    lines = points.groupby("line", sort=False)["mean"]
+    starts, ends = [*lines.first()], [*lines.last()]
+    middle = sorted([*ends, *level])[(len(ends) + len(level)) // 2]
+    return min(max(*starts, *ends, *level), max(*(level or starts), middle) * 1.02)
 
 
 RATE_FIGURE = "learning-rate"
@@ -186,21 +185,24 @@ def scores_by_learning_rate(
     groups = scores.runs.replicates if scores.runs else [(model,) for model in scores.models]
     shown = [group for group in groups if group[0].is_final and not group[0].is_untrained]
     names = [tuple(model.name for model in group) for group in shown]
+    is_many = len(names) > _MOST_LINES
 
     def interval(values: Sequence[float]) -> tuple[float | None, float | None]:
         score = estimate(values, convention=scores.convention)
-        return (None, None) if score is None or len(names) > _MOST_LINES else score.ends
+        return (None, None) if score is None or is_many else score.ends
 
-    if len(names) > _MOST_LINES:
-        objectives = [group[0].objective for group in shown]
-        looks = objective_styles(objectives)
-        labels = [(name or "unknown objective", looks[name]) for name in objectives]
-        optimizers = [*dict.fromkeys(group[0].optimizer for group in shown)]
+    firsts = [group[0] for group in shown]
+    if is_many:
+        looks = objective_styles(model.objective for model in firsts)
+        optimizers = [*dict.fromkeys(model.optimizer for model in firsts)]
+        marks = dict(zip(optimizers, cycle(MARKERS)))
+        labels = [
+            (model.objective or "unknown objective", looks[model.objective]) for model in firsts
+        ]
         if len(optimizers) > 1:
-            marks = dict(zip(optimizers, cycle(MARKERS)))
             labels = [
-                (f"{name}, {group[0].optimizer}", replace(look, marker=marks[group[0].optimizer]))
-                for (name, look), group in zip(labels, shown, strict=True)
+                (f"{name}, {model.optimizer}", replace(look, marker=marks[model.optimizer]))
+                for (name, look), model in zip(labels, firsts, strict=True)
             ]
     else:
         styles = distinct_styles(names)
@@ -208,9 +210,10 @@ def scores_by_learning_rate(
     lines = [(*look, runs) for look, runs in zip(labels, names, strict=True)]
     # Means exclude diverged runs.
     lost = [f"{count(n, 'run')} at {rate(value)}" for value, n in sorted((diverged or {}).items())]
-    many = len(names) if len(names) > _MOST_LINES else 0
-    caption = words().rates(RATE_TITLE, scores.unit, scores.convention, many, lost)
-    return _chart(scores, lines, interval, caption=numbered(caption, 5))
+    caption = words().rates(
+        RATE_TITLE, scores.unit, scores.convention, len(names) if is_many else 0, lost
+    )
+    return _rates(scores, lines, interval, caption=caption)
 
 
 def rates_of_arms(records: StudyRecords) -> Chart | Skipped:
@@ -218,17 +221,13 @@ def rates_of_arms(records: StudyRecords) -> Chart | Skipped:
     styles, titles = arm_styles(records.arms), {task.name: task.title for task in records.tasks}
     lines = [(arm.label, styles[arm.name], (arm.name,)) for arm in records.arms]
     scores = study_scores(records)
-    return _chart(scores, lines, lambda found: (min(found), max(found)), titles=titles)
+    return _rates(scores, lines, lambda found: (min(found), max(found)), titles=titles)
 
 
-def _chart(
-    scores: Scores,
-    lines: Sequence[Line],
-    ends: Ends,
-    *,
-    caption: str = "",
+def _rates(
+    scores: Scores, lines: Iterable[Line], ends: Ends, *, caption: str = "",
     titles: Mapping[str, str] | None = None,
-) -> Chart | Skipped:
+) -> Chart | Skipped:  # fmt: skip
     names, runs = scores.written_names, scores.runs or scores
     tuned = {dataset.name: dataset for dataset in runs.datasets if not dataset.is_zero_shot}
     if not tuned:
@@ -236,33 +235,26 @@ def _chart(
     tried = (score.by_rate for (_, name), score in runs.cells.items() if name in tuned)
     if len(set(chain.from_iterable(tried))) == 1:
         return Skipped(RATE_FIGURE, RATE_TITLE, "needs fine-tuning at two learning rates or more")
-    panels = []
-    for name, dataset in tuned.items():
-        series = [
-            Series(label, style, points)
-            for label, style, arms in lines
-            if (points := _points(runs, arms, name, ends, names[arms[0]]))
-        ]
-        if series:
-            metric = f"test {metric_name(dataset.metric)}, %"
-            title = titles[name] if titles else name
-            panels.append(Panel(name, title, metric, tuple(series)))
-    if not panels:
+    rows = []
+    for dataset in tuned:
+        for label, style, arms in lines:
+            by_rate: dict[float, list[float]] = defaultdict(list)
+            for arm in arms:
+                for learning_rate, values in runs.get(arm, dataset).by_rate.items():
+                    by_rate[learning_rate] += values if len(arms) == 1 else [fmean(values)]
+            rows += [
+                (dataset, label, arms[0], style, x, fmean(values), *ends(values), names[arms[0]])
+                for x, values in by_rate.items()
+            ]
+    if not rows:
         reason = "no fine-tuning of a trained model has finished"
         return Skipped(RATE_FIGURE, RATE_TITLE, reason)
-    places = [point.x for panel in panels for point in panel.points]
-    axis = Axis("learning rate", "log", ticks_at(places, rate))
-    return Chart(RATE_FIGURE, RATE_TITLE, caption, axis, tuple(panels))
-
-
-def _points(
-    scores: Scores, arms: Sequence[str], dataset: str, ends: Ends, name: str
-) -> tuple[Point, ...]:
-    by_rate: dict[float, list[float]] = defaultdict(list)
-    for arm in arms:
-        for learning_rate, values in scores.get(arm, dataset).by_rate.items():
-            by_rate[learning_rate] += values if len(arms) == 1 else [fmean(values)]
-    return tuple(
-        Point(learning_rate, fmean(values), *ends(values), name)
-        for learning_rate, values in sorted(by_rate.items())
+    columns = ["panel", "series", "line", "style", "x", "mean", "low", "high", "model"]
+    points = points_of(DataFrame(rows, columns=columns))
+    panels = tuple(
+        Panel(name, (titles or {}).get(name, name), f"test {metric_name(dataset.metric)}, %")
+        for name, dataset in tuned.items()
+        if name in {*points["panel"]}
     )
+    axis = Axis("learning rate", "log", ticks_at(points["x"], rate))
+    return Chart(RATE_FIGURE, RATE_TITLE, caption, axis, panels, points)

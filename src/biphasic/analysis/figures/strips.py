@@ -18,13 +18,16 @@ from biphasic.analysis.figures.draw import (
 )
 from biphasic.analysis.scores.reference import ReferenceValues
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Score, Scores
-from biphasic.analysis.text import flat, is_whole, points_cell, shortened, wrap
+from biphasic.analysis.text import flat, points_cell, wrap
+from biphasic.analysis.words import words
 from biphasic.facts import REFERENCE, is_baseline
 from biphasic.palette import FLOOR, GRID, INK, MUTED, SeriesStyle
 
 _OF_BASELINE = SeriesStyle(FLOOR, "D", ":")
 _LEAST_ROOM = 0.3  # minimum margin on either side, in percent points
-_COLUMNS, _WIDTH, _FIELD, _ROW = 2, 4.1, 1.7, 0.36
+_COLUMNS, _WIDTH, _HEAD = 2, 4.1, 0.75  # columns; of a panel, and above it, in inches
+_ROW, _LINE = 0.36, 0.13  # height of a row with two lines of a name, and of each more
+_LETTERS = 22  # of a line of a name
 
 
 def draw_strips(
@@ -39,16 +42,19 @@ def draw_strips(
     # Values of a reference are tall ticks.
     if datasets is None:
         datasets = [dataset for dataset in scores.datasets if not dataset.is_average]
-    num_models = max((len(_shown(scores, dataset)) for dataset in datasets), default=1)
-    num_columns = max(1, min(_COLUMNS, len(datasets)))
-    rows = -(-len(datasets) // num_columns)
-    height = rows * (0.75 + _ROW * num_models)
+    shown = [_shown(scores, dataset) for dataset in datasets]
+    names = {model.name: wrap(model.label, width=_LETTERS, num_lines=6)
+             for models in shown for model in models}  # fmt: skip
+    lines = max((name.count("\n") + 1 for name in names.values()), default=1)
+    columns = max(1, min(_COLUMNS, len(datasets)))
+    each = max(map(len, shown), default=1) * (_ROW + _LINE * max(lines - 2, 0))
+    size = columns * _WIDTH, max(-(-len(datasets) // columns) * (_HEAD + each), 1.0)
     with drawing(salt="scores"):
-        size = (num_columns * _WIDTH, max(height, 1.0))
-        figure, panels = panels_of(len(datasets), num_columns, size)
-        for axes, dataset in zip(panels, datasets, strict=True):
-            head(axes, titles[dataset.name], f"{dataset.metric_facts.title}, %", width=_FIELD)
-            _draw_rows(axes, scores, dataset, styles, reference or {})
+        figure, panels = panels_of(len(datasets), columns, size)
+        for axes, dataset, models in zip(panels, datasets, shown, strict=True):
+            head(axes, titles[dataset.name], f"{dataset.metric_facts.title}, %", letters=24)
+            axes.set_yticks(range(len(models)), [names[model.name] for model in models])
+            _draw_rows(axes, scores, dataset, models, styles=styles, reference=reference or {})
     return figure
 
 
@@ -62,13 +68,12 @@ def strips_svg(
     figure = draw_strips(
         scores, styles, {dataset.name: ""}, datasets=[dataset], reference=reference
     )
-    cells = (
-        f"{flat(model.label)} {points_cell(scores.get(model.name, dataset.name).estimate)}"
+    cells = [
+        (flat(model.label), points_cell(scores.get(model.name, dataset.name).estimate))
         for model in _shown(scores, dataset)
-    )
-    place = scores.datasets.index(dataset)
-    alt = f"Scores on {flat(dataset.name)}: {'; '.join(cells)}."
-    return page_svg(figure, name=f"strips-{place}", alt=alt)
+    ]
+    name = f"strips-{scores.datasets.index(dataset)}"
+    return page_svg(figure, name=name, alt=words().strips(flat(dataset.name), cells))
 
 
 def _shown(scores: Scores, dataset: DatasetInfo) -> list[ModelInfo]:
@@ -81,14 +86,12 @@ def _draw_rows(
     axes: Axes,
     scores: Scores,
     dataset: DatasetInfo,
+    models: Sequence[ModelInfo],
+    *,
     styles: Mapping[str, SeriesStyle],
     reference: ReferenceValues,
 ) -> None:
-    models = _shown(scores, dataset)
-    shown = shortened((model.label for model in models), is_whole)
-    names = [wrap(shown[model.label]) for model in models]
-    axes.set_yticks(range(len(models)), names, fontsize=FONT_SIZE, color=INK, va="center")
-    axes.tick_params(axis="y", pad=8)
+    axes.tick_params(axis="y", pad=8, labelsize=FONT_SIZE, labelcolor=INK)
     axes.spines["left"].set_visible(False)
     axes.grid(visible=False, axis="y")
     axes.grid(axis="x", color=GRID, linewidth=0.7)
@@ -96,15 +99,14 @@ def _draw_rows(
     best = max(means.values(), default=None)
     for y, model in enumerate(models):
         score = scores.get(model.name, dataset.name)
-        estimate = score.estimate
         is_best = model.name in means and means[model.name] == best
         axes.annotate(
-            "no score" if estimate is None else points_cell(estimate), (1, y), xytext=(8, 0),
+            words().strip(score.estimate), (1, y), xytext=(8, 0),
             xycoords=("axes fraction", "data"), textcoords="offset points", va="center",
             fontsize=FONT_SIZE, color=INK if is_best else MUTED,
             fontweight="bold" if is_best else "normal", annotation_clip=False,
         )  # fmt: skip
-        if estimate is not None:
+        if score.estimate is not None:
             _draw_marks(axes, y, model, score, styles.get(model.name, _OF_BASELINE))
             if theirs := reference.get((model.name, dataset.name)):
                 axes.plot(theirs.mean, y, marker="|", markersize=14, color=INK)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from biphasic.analysis.figures.chart import Chart, arm_styles
-from biphasic.analysis.figures.draw import PAIRS, draw_chart, to_bytes
-from biphasic.analysis.figures.runs import rates_of_arms, study_losses
+from biphasic.analysis.figures.chart import Chart
+from biphasic.analysis.figures.draw import PAIRS, draw, to_bytes
+from biphasic.analysis.figures.runs import arm_styles, rates_of_arms, study_losses
 from biphasic.analysis.figures.strips import draw_strips
 from biphasic.analysis.page.content import dataset_titles
 from biphasic.analysis.records import StudyRecords
@@ -80,7 +80,7 @@ def write_figures(folder: Path, few: StudyRecords, scores: Scores) -> None:
     """Write losses, scores and learning rates as PNG and SVG; delete those without data."""
     charts = {"loss": study_losses(few), "learning-rates": rates_of_arms(few)}
     figures: dict[str, Figure | None] = {
-        name: draw_chart(chart, PAIRS) if isinstance(chart, Chart) else None
+        name: draw(chart, PAIRS) if isinstance(chart, Chart) else None
         for name, chart in charts.items()
     }
     scores, figures["scores"] = few_scores(scores, few), None

@@ -60,10 +60,10 @@ class Gallery(Shown):
 
     def drawing(self) -> str:
         """Return all figures."""
-        from biphasic.analysis.figures.draw import draw_chart, to_svg  # noqa: PLC0415
+        from biphasic.analysis.figures.draw import draw, to_svg  # noqa: PLC0415
 
         charts = self.drawn
-        return "".join(inline(to_svg(draw_chart(one), name=one.name)) for one in charts)
+        return "".join(inline(to_svg(draw(one), name=one.name)) for one in charts)
 
 
 def chosen_formats(names: Collection[str] | None) -> frozenset[str]:
@@ -107,11 +107,11 @@ def write_gallery(
 
 def _write_figure(folder: Path, chart: Chart, endings: Collection[str]) -> Iterator[Path]:
     from biphasic.analysis.figures.draw import (  # noqa: PLC0415 - loads matplotlib
-        draw_chart,
+        draw,
         to_bytes,
     )
 
-    figure = draw_chart(chart)
+    figure = draw(chart)
     for ending in endings:
         yield (path := folder / f"{chart.name}.{ending}")
         write_bytes(path, to_bytes(figure, ending, name=chart.name))

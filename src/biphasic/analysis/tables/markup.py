@@ -13,14 +13,13 @@ from typing import Literal
 
 from biphasic.amounts import percent
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.figures.chart import interval_note, sizes
 from biphasic.analysis.scores.reference import ReferenceValues, reference_values
 from biphasic.analysis.scores.source import PAPER_SOURCE
 from biphasic.analysis.scores.table import AT_END, DatasetInfo, ModelInfo, Scores, grouped
 from biphasic.analysis.statistics.compare import indistinguishable
 from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.text import csv_text, flat, score_text
-from biphasic.analysis.words import environment, words
+from biphasic.analysis.words import environment, interval_note, words
 
 Mark = Literal["best", "level"]
 _LEVEL = "≈"
@@ -149,7 +148,7 @@ def _blocks(models: Sequence[ModelInfo]) -> list[tuple[ModelInfo, ...]]:
 def _constants(models: Sequence[ModelInfo]) -> list[str]:
     """Return what all models have in common: size, masking rate, steps."""
     shared = []
-    if len(sizes(models)) == 1 and models[0].size:
+    if len({model.size for model in models}) == 1 and models[0].size:
         shared.append(flat(models[0].size))
     rates = {model.mask_rate for model in models if model.mask_rate is not None}
     if len(rates) == 1:

@@ -10,8 +10,7 @@ from fake_study import ARMS, FakeStudy
 
 from biphasic.analysis.curves import Curve
 from biphasic.analysis.figures.catalog import run_figures, score_figures
-from biphasic.analysis.figures.chart import Chart, Skipped, interval_note
-from biphasic.analysis.figures.factors import scores_by_train_examples
+from biphasic.analysis.figures.chart import Chart, Skipped
 from biphasic.analysis.figures.runs import (
     continued_losses,
     rates_of_arms,
@@ -21,11 +20,18 @@ from biphasic.analysis.figures.runs import (
 from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import DatasetInfo, Score
+from biphasic.analysis.words import interval_note
 
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
     return load_records(*FakeStudy(steps=40).write(tmp_path_factory.mktemp("study")))
+
+
+def rows(chart, label=None, panel=0):
+    """Return the points of a panel, or of one of its series."""
+    points = chart.points[chart.points["panel"] == chart.panels[panel].key]
+    return points if label is None else points[points["series"] == label]
 
 
 def continued(records, *names, steps=30):
@@ -45,7 +51,7 @@ def test_each_rate_has_the_mean_of_all_its_seeds(records):
     chart = scores_by_learning_rate(study_scores(records))
     task = records.tasks[0]
     results = records.results_of(records.by_cell["mlm", task.name])
-    for point in next(s for s in chart.panels[0].series if s.label == "MLM").points:
+    for point in rows(chart, "MLM").itertuples():
         scores = [100 * one.test[task.metric] for one in results if one.learning_rate == point.x]
         assert len(scores) == 5
         mean = sum(scores) / 5
@@ -53,9 +59,8 @@ def test_each_rate_has_the_mean_of_all_its_seeds(records):
         deviation = math.sqrt(sum((score - mean) ** 2 for score in scores) / 4)
         # Student's t with four degrees of freedom.
         assert point.high - mean == pytest.approx(2.776445 * deviation / math.sqrt(5), rel=1e-6)
-    wider = chart.panels[0].series[0].points[0]
-    paper = study_scores(records, "paper")
-    narrow = scores_by_learning_rate(paper).panels[0].series[0].points[0]
+    wider = next(rows(chart).itertuples())
+    narrow = next(rows(scores_by_learning_rate(study_scores(records, "paper"))).itertuples())
     assert (narrow.high - narrow.mean) / (wider.high - wider.mean) == pytest.approx(1.96 / 2.776445)
 
 
@@ -64,18 +69,17 @@ def test_the_untrained_encoder_is_no_line_and_diverged_runs_are_counted(tmp_path
     study = FakeStudy(steps=40, diverged=lost)
     records = load_records(*study.write(tmp_path))
     chart, _ = run_figures(study_scores(records), records)
-    labels = {series.label for panel in chart.panels for series in panel.series}
-    assert labels == {label for name, label, *_ in ARMS if name != "untrained"}
+    assert {*chart.points["series"]} == {label for name, label, *_ in ARMS if name != "untrained"}
     assert "1 run at 2e-4 and 2 runs at 5e-4" in chart.caption
 
 
 def test_every_arm_has_its_range_over_seeds_in_the_report(records):
-    [panel, *_] = rates_of_arms(records).panels
+    chart = rates_of_arms(records)
     task = records.tasks[0]
-    assert panel.title == task.title
-    assert [series.label for series in panel.series] == [label for _, label, *_ in ARMS]
+    assert chart.panels[0].title == task.title
+    assert [*rows(chart)["series"].unique()] == [label for _, label, *_ in ARMS]
     results = records.results_of(records.by_cell["untrained", task.name])
-    point = panel.series[0].points[0]
+    point = next(rows(chart).itertuples())
     scores = [100 * one.test[task.metric] for one in results if one.learning_rate == point.x]
     assert (point.low, point.high) == (min(scores), max(scores))
     assert point.mean == pytest.approx(sum(scores) / 5)
@@ -89,21 +93,21 @@ def test_many_arms_are_distinguished_by_objective_only(tmp_path):
     study = FakeStudy(steps=40, arms=arms, seeds=(0, 1), learning_rates=(1e-4, 2e-4))
     records = load_records(*study.write(tmp_path))
     chart = scores_by_learning_rate(study_scores(records))
-    series = chart.panels[0].series
-    assert [each.label for each in series] == ["MLM", "CLM"] * 4
-    assert len({each.style for each in series}) == 2
+    lines = rows(chart).drop_duplicates("line")
+    assert [*lines["series"]] == ["MLM", "CLM"] * 4
+    assert lines["style"].nunique() == 2
     assert "each line is one of 8 models" in chart.caption
-    assert all(point.low is None for each in series for point in each.points)
+    assert chart.points["low"].isna().all()
     # Of several optimizers, a label and a mark tell which.
     scores = study_scores(records)
     models = tuple(
         replace(model, optimizer="muon" if index > 3 else "adamw")
         for index, model in enumerate(scores.models)
     )
-    series = scores_by_learning_rate(replace(scores, models=models)).panels[0].series
+    lines = rows(scores_by_learning_rate(replace(scores, models=models))).drop_duplicates("line")
     expected = ["MLM, adamw", "CLM, adamw"] * 2 + ["MLM, muon", "CLM, muon"] * 2
-    assert [each.label for each in series] == expected
-    assert len({each.style for each in series}) == 4
+    assert [*lines["series"]] == expected
+    assert lines["style"].nunique() == 4
 
 
 def test_one_rate_or_no_run_is_a_reason(tmp_path, records):
@@ -129,17 +133,17 @@ def test_one_rate_or_no_run_is_a_reason(tmp_path, records):
 
 def test_losses_begin_where_the_finished_model_ended(records):
     chart = continued_losses(continued(records, "mlm", steps=30))
-    panels = {panel.key: panel for panel in chart.panels}
-    assert set(panels) == {"training-mlm", "heldout-mlm"}
-    [series] = panels["training-mlm"].series
+    by_panel = dict([*chart.points.groupby("panel")])
+    assert {panel.key for panel in chart.panels} == {*by_panel} == {"training-mlm", "heldout-mlm"}
     arm = next(arm for arm in records.arms if arm.name == "mlm")
     curve = arm.losses["training", "mlm"]
     expected = {
         int(step) - 10: loss for step, loss in zip(curve.steps, curve.losses, strict=True)
         if step > 10
     }  # fmt: skip
-    assert {point.x: point.mean for point in series.points} == pytest.approx(expected)
-    assert min(point.x for point in panels["heldout-mlm"].series[0].points) >= 0
+    points = by_panel["training-mlm"]
+    assert dict(zip(points["x"], points["mean"], strict=True)) == pytest.approx(expected)
+    assert by_panel["heldout-mlm"]["x"].min() >= 0
 
 
 def test_long_curves_are_means_of_neighbours(records):
@@ -147,8 +151,7 @@ def test_long_curves_are_means_of_neighbours(records):
     curve = Curve(steps, steps * 100, 10.0 - steps / 1000, np.zeros(1000, dtype=np.int64))
     arm = replace(records.arms[1], losses={("training", "mlm"): curve})
     arm = replace(arm, record=arm.record.model_copy(update={"continued_steps": 600, "steps": 1000}))
-    [panel] = continued_losses(replace(records, arms=(arm,))).panels
-    points = panel.series[0].points
+    points = [*rows(continued_losses(replace(records, arms=(arm,)))).itertuples()]
     # 600 steps in 120 groups of five: the first is of steps 1 to 5 after the finished model.
     assert len(points) == 120
     assert points[0].x == 3.0
@@ -163,15 +166,15 @@ def test_lines_of_a_panel_are_means_over_as_many_steps(records):
         return replace(arm, losses={("training", "mlm"): curve})
 
     arms = (trained(records.arms[1], 360), trained(records.arms[2], 160))
-    [panel] = study_losses(replace(records, arms=arms)).panels
-    assert [len(each.points) for each in panel.series] == [120, 53]
-    for line in panel.series:
-        gaps = np.diff([point.x for point in line.points])
+    points = rows(study_losses(replace(records, arms=arms)))
+    lines = [of[["x", "mean"]].to_numpy() for _, of in points.groupby("line", sort=False)]
+    assert [*map(len, lines)] == [120, 53]
+    for line in lines:
+        gaps = np.diff(line[:, 0])
         assert gaps.max() <= 4 * 100
         assert gaps.min() >= 3 * 100
     # Training that both share looks the same, but for the end of the shorter line.
-    long, short = ([(point.x, point.mean) for point in line.points] for line in panel.series)
-    assert long[:52] == short[:52]
+    assert (lines[0][:52] == lines[1][:52]).all()
 
 
 def test_a_panel_has_the_unit_of_its_losses(records):
@@ -208,12 +211,10 @@ def test_scores_over_training_examples_are_of_one_task(tmp_path):
     [panel] = chart.panels
     assert panel.title == "few"
     assert interval_note(scores) in chart.caption
-    assert [each.label for each in panel.series] == [label for _, label, *_ in ARMS]
-    for series in panel.series:
-        for point in series.points:
-            expected = scores.get(point.model, f"few-{point.x}").estimate
-            assert (point.mean, point.low, point.high) == (expected.mean, *expected.ends)
+    assert [*rows(chart)["series"].unique()] == [label for _, label, *_ in ARMS]
+    for point in chart.points.itertuples():
+        expected = scores.get(point.model, f"few-{point.x:.0f}").estimate
+        assert (point.mean, point.low, point.high) == (expected.mean, *expected.ends)
     assert [text for _, text in chart.axis.ticks] == ["16", "64", "256"]
     few = replace(scores, datasets=scores.datasets[3:])
-    assert isinstance(scores_by_train_examples(few), Skipped)
     assert "train-examples" not in {each.name for each in score_figures(few)}

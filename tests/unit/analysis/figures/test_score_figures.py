@@ -9,18 +9,8 @@ from grid_scores import DATASETS, grid_models, grid_scores, model
 
 import biphasic
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.figures.catalog import score_figures
-from biphasic.analysis.figures.chart import Chart, Skipped, points_csv, recipe_looks
-from biphasic.analysis.figures.factors import (
-    continued_at_one_budget,
-    continued_by_budget,
-    mask_rate_sensitivity,
-    scores_by_clm_share,
-    scores_by_flops,
-    scores_by_mask_rate,
-    scores_by_size,
-    scores_by_step,
-)
+from biphasic.analysis.figures.catalog import recipe_looks, score_figures
+from biphasic.analysis.figures.chart import Chart, Skipped, points_csv
 from biphasic.analysis.scores.source import paper_scores
 from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
 
@@ -36,15 +26,33 @@ def averages(**wanted):
         ]  # fmt: skip
 
 
+def figure(name, scores, **options):
+    return next(each for each in score_figures(scores, **options) if each.name == name)
+
+
+def rows(chart, panel, label):
+    """Return the points of a series."""
+    assert isinstance(chart, Chart), chart
+    points = chart.points[(chart.points["panel"] == panel) & (chart.points["series"] == label)]
+    assert len(points)
+    return points
+
+
 def drawn(chart, panel, label):
     """Return the points of a series as `x: (mean, half-width)`."""
-    assert isinstance(chart, Chart), chart
-    [found] = [each for each in chart.panels if each.key == panel]
-    [series] = [each for each in found.series if each.label == label]
     return {
-        point.x: (point.mean, None if point.high is None else round(point.high - point.mean, 6))
-        for point in series.points
+        point.x: (
+            point.mean,
+            None if point.high != point.high else round(point.high - point.mean, 6),
+        )
+        for point in rows(chart, panel, label).itertuples()
     }
+
+
+def members(chart):
+    """Return the models of each series in the first panel."""
+    points = chart.points[chart.points["panel"] == chart.panels[0].key]
+    return {label: [*of["model"]] for label, of in points.groupby("series", sort=False)}
 
 
 def numbers(row):
@@ -52,7 +60,7 @@ def numbers(row):
 
 
 def test_figure_2_has_both_objectives_at_three_sizes():
-    chart = scores_by_size(paper_scores())
+    chart = figure("size", paper_scores())
     assert [text for _, text in chart.axis.ticks] == ["210M", "610M", "1B"]
     for task in ("SC", "TC", "QA", "IR"):
         for objective, rate in (("MLM", "0.4"), ("CLM", "")):
@@ -63,7 +71,7 @@ def test_figure_2_has_both_objectives_at_three_sizes():
 
 
 def test_figure_3_has_four_rates_at_three_sizes():
-    chart = scores_by_mask_rate(paper_scores())
+    chart = figure("mask-rate", paper_scores())
     for size in ("210M", "610M", "1B"):
         rows = averages(table=["base"], task=["QA"], objective=["MLM"], model_size=[size])
         expected = {100 * float(row["mask_rate"]): numbers(row) for row in rows}
@@ -72,7 +80,7 @@ def test_figure_3_has_four_rates_at_three_sizes():
 
 
 def test_figure_4_follows_both_objectives_and_ends_with_the_finished_model():
-    chart = scores_by_step(paper_scores())
+    chart = figure("step", paper_scores())
     for objective in ("MLM", "CLM"):
         rows = averages(table=["data_efficiency"], task=["IR"], objective=[objective])
         expected = {float(row["total_steps"]): numbers(row) for row in rows}
@@ -85,7 +93,7 @@ def test_figure_4_follows_both_objectives_and_ends_with_the_finished_model():
 
 
 def test_figure_6_has_five_shares_of_three_budgets():
-    chart = scores_by_clm_share(paper_scores())
+    chart = figure("clm-share", paper_scores())
     for budget in (12_000, 22_000, 42_000):
         rows = averages(table=["pfs"], task=["TC"], total_steps=[str(budget)])
         expected = {100 * int(row["clm_steps"]) / budget: numbers(row) for row in rows}
@@ -94,13 +102,13 @@ def test_figure_6_has_five_shares_of_three_budgets():
 
 
 def test_figures_8_and_9_go_from_the_finished_models_on():
-    chart = continued_by_budget(paper_scores())
+    chart = figure("continued-steps", paper_scores())
     for start in ("MLM", "CLM"):
         rows = averages(table=["cpt"], task=["SC"], cpt_init=[start])
         expected = {float(row["cpt_steps"]): numbers(row) for row in rows}
         assert [*expected] == [0.0, 2_000.0, 12_000.0, 22_000.0]
         assert drawn(chart, "SC Average", f"began with {start}") == expected
-    one = continued_at_one_budget(paper_scores())
+    one = figure("continued-budget", paper_scores())
     for label, steps in (("before", "0"), ("after 22,000 more steps", "22000")):
         rows = averages(table=["cpt"], task=["SC"], cpt_steps=[steps])
         by_start = {row["cpt_init"]: numbers(row) for row in rows}
@@ -124,10 +132,11 @@ def test_a_continued_model_began_with_one_that_attends_alike():
             ("causal", 0, {"attention": "causal"}), ("opened", 0, {}), ("mlm", 50, {}),
         )
     ]  # fmt: skip
-    chart = continued_at_one_budget(grid_scores(models))
-    [before, after] = chart.panels[0].series
-    assert [point.model for point in before.points] == ["small-opened", "large-opened"]
-    assert [point.model for point in after.points] == ["small-mlm", "large-mlm"]
+    chart = figure("continued-budget", grid_scores(models))
+    assert members(chart) == {
+        "before": ["small-opened", "large-opened"],
+        "after 50 more steps": ["small-mlm", "large-mlm"],
+    }
 
 
 def test_the_papers_table_has_six_figures_and_reasons_for_the_others():
@@ -154,7 +163,7 @@ def test_a_table_with_every_factor_has_every_figure():
 
 def test_figure_7_compares_masking_alone_with_masking_after_clm():
     scores = grid_scores()
-    chart = mask_rate_sensitivity(scores)
+    chart = figure("mask-rate-sensitivity", scores)
     panel = DATASETS[0].name
     expected = {
         label: {100 * rate: scores.get(name, panel).estimate.mean for rate, name in names.items()}
@@ -163,23 +172,18 @@ def test_figure_7_compares_masking_alone_with_masking_after_clm():
             "CLM 200, then MLM 200": {0.2: "small-200-200-at-20", 0.4: "small-200-200"},
         }.items()
     }
-    found = {
-        series.label: {point.x: point.mean for point in series.points}
-        for series in chart.panels[0].series
-    }
-    assert found == expected
+    for label, points in expected.items():
+        assert {x: mean for x, (mean, _) in drawn(chart, panel, label).items()} == points
 
 
 def by_flops(scores):
     """Return the models of each series of Figure 10, after checking every point."""
-    chart = scores_by_flops(scores)
+    chart = figure("flops", scores)
     flops = {model.name: model.flops for model in scores.models}
-    for panel in chart.panels:
-        for series in panel.series:
-            for point in series.points:
-                assert point.x == flops[point.model]
-                assert point.mean == scores.get(point.model, panel.key).estimate.mean
-    return {series.label: [p.model for p in series.points] for series in chart.panels[0].series}
+    for point in chart.points.itertuples():
+        assert point.x == flops[point.model]
+        assert point.mean == scores.get(point.model, point.panel).estimate.mean
+    return members(chart)
 
 
 def test_figure_10_follows_both_objectives_by_their_flops():
@@ -201,24 +205,24 @@ def test_figure_10_without_states_on_the_way_has_finished_models():
 
 
 @pytest.mark.parametrize(
-    ("make", "keep", "reason"),
+    ("name", "keep", "reason"),
     [
-        (scores_by_size, lambda m: m.size == "small", "two model sizes"),
-        (scores_by_size, lambda m: (m.size, m.objective) in {("small", "MLM"), ("large", "CLM")},
+        ("size", lambda m: m.size == "small", "two model sizes"),
+        ("size", lambda m: (m.size, m.objective) in {("small", "MLM"), ("large", "CLM")},
          "at two model sizes"),
-        (scores_by_mask_rate, lambda m: m.mask_rate != 0.2, "two masking rates"),
-        (scores_by_step, lambda m: m.is_final, "two intermediate steps or more"),
-        (scores_by_clm_share, lambda m: m.objective != "CLM+MLM", "CLM then MLM"),
-        (mask_rate_sensitivity, lambda m: not m.name.endswith("200-200-at-20"),
+        ("mask-rate", lambda m: m.mask_rate != 0.2, "two masking rates"),
+        ("step", lambda m: m.is_final, "two intermediate steps or more"),
+        ("clm-share", lambda m: m.objective != "CLM+MLM", "CLM then MLM"),
+        ("mask-rate-sensitivity", lambda m: not m.name.endswith("200-200-at-20"),
          "both at two masking rates"),
-        (continued_at_one_budget, lambda m: not m.continued_steps, "no finished model"),
-        (continued_at_one_budget, lambda m: m.start != "CLM", "two starting models"),
-        (continued_by_budget, lambda m: m.continued_steps != 50, "two different numbers"),
-        (scores_by_flops, lambda m: m.name == "small-clm", "FLOPs"),
+        ("continued-budget", lambda m: not m.continued_steps, "no finished model"),
+        ("continued-budget", lambda m: m.start != "CLM", "two starting models"),
+        ("continued-steps", lambda m: m.continued_steps != 50, "two different numbers"),
+        ("flops", lambda m: m.name == "small-clm", "FLOPs"),
     ],
 )  # fmt: skip
-def test_what_a_figure_lacks_is_named(make, keep, reason):
-    found = make(grid_scores([each for each in grid_models() if keep(each)]))
+def test_what_a_figure_lacks_is_named(name, keep, reason):
+    found = figure(name, grid_scores([each for each in grid_models() if keep(each)]))
     assert isinstance(found, Skipped)
     assert reason in found.reason
 
@@ -234,19 +238,18 @@ def test_a_score_without_interval_has_no_bar():
     scores = grid_scores()
     name = "small-clm"
     cells = {**scores.cells, (name, "words-sc"): Score(Estimate(61.0, None, 1), {0: 61.0})}
-    chart = scores_by_size(replace(scores, cells=cells))
+    chart = figure("size", replace(scores, cells=cells))
     assert drawn(chart, "words-sc", "CLM")[0.0] == (61.0, None)
 
 
 def test_models_with_equal_factors_are_separate_points():
     twin = model("twin", "small", 400, 0)
     scores = grid_scores([*grid_models(), twin])
-    chart = scores_by_size(scores)
-    [series] = [s for s in chart.panels[0].series if s.label == "CLM"]
-    at_small = sorted(point.model for point in series.points if point.x == 0.0)
-    assert at_small == ["small-clm", "twin"]
+    chart = figure("size", scores)
+    points = rows(chart, "words-sc", "CLM")
+    assert sorted(points[points["x"] == 0.0]["model"]) == ["small-clm", "twin"]
     assert "several models share a position" in chart.caption
-    assert "several models share a position" not in scores_by_size(grid_scores()).caption
+    assert "several models share a position" not in figure("size", grid_scores()).caption
 
 
 def test_every_dataset_can_have_its_panel():
@@ -274,7 +277,7 @@ def two_optimizers():
 
 
 def test_each_optimizer_has_a_line_over_shares_of_clm():
-    chart = scores_by_clm_share(two_optimizers())
+    chart = figure("clm-share", two_optimizers())
     for place, optimizer in enumerate(("adamw", "muon")):
         points = drawn(chart, "words-sc", f"400 steps, {optimizer}")
         assert points == {share: (50.0 + place + share / 25, 1.0) for share in (0.0, 50.0, 100.0)}
@@ -287,8 +290,7 @@ def test_scores_by_tokens_predicted_have_a_colour_per_recipe_and_a_marker_per_op
     assert drawn(chart, "words-sc", "CLM+MLM, 50 % CLM, adamw") == {280_000.0: (52.0, 1.0)}
     assert drawn(chart, "words-sc", "CLM, adamw") == {400_000.0: (54.0, 1.0)}
     assert drawn(chart, "words-sc", "CLM+MLM, 80 % CLM, muon") == {440_000.0: (56.0, 1.0)}
-    [panel] = chart.panels
-    styles = {series.label: series.style for series in panel.series}
+    styles = dict(zip(chart.points["series"], chart.points["style"], strict=True))
     by_optimizer = {name.split(", ")[-1]: style.marker for name, style in styles.items()}
     assert len(set(by_optimizer.values())) == 2
     by_recipe = {name.rpartition(", ")[0]: style.color for name, style in styles.items()}
@@ -311,9 +313,9 @@ def test_no_figure_has_two_optimizers_at_one_place_of_a_line():
     assert {"size", "mask-rate", "step", "mask-rate-sensitivity", "flops"} < names
     assert {"continued-budget", "continued-steps", "clm-share"} < names
     for chart in charts:
-        for series in chart.panels[0].series if isinstance(chart, Chart) else ():
-            at = {(point.x, optimizers[point.model]) for point in series.points}
-            assert len(at) == len({x for x, _ in at}), (chart.name, series.label)
+        if isinstance(chart, Chart):
+            by = chart.points.assign(optimizer=chart.points["model"].map(optimizers))
+            assert (by.groupby(["series", "x"])["optimizer"].nunique() == 1).all(), chart.name
 
 
 def test_a_mixed_average_replaces_no_datasets():
@@ -321,7 +323,7 @@ def test_a_mixed_average_replaces_no_datasets():
         DatasetInfo("a", "QA", "f1"), DatasetInfo("b", "QA", "exact_match"),
         DatasetInfo("QA Average", "QA", "mixed", is_average=True),
     )  # fmt: skip
-    chart = scores_by_size(grid_scores(datasets=datasets))
+    chart = figure("size", grid_scores(datasets=datasets))
     assert [panel.key for panel in chart.panels] == ["a", "b"]
 
 
@@ -330,16 +332,16 @@ def test_captions_state_the_variance_that_intervals_do_not_cover():
         if isinstance(chart, Chart):
             assert "about 88 %" in chart.caption
             assert "pretraining variance" in chart.caption
-    standard = scores_by_size(grid_scores()).caption
+    standard = figure("size", grid_scores()).caption
     assert "Student's t" in standard
     assert "88 %" not in standard
 
 
 def test_the_points_of_a_figure_read_back_exactly():
-    chart = scores_by_size(paper_scores())
-    rows = [*csv.DictReader(points_csv(chart).splitlines())]
-    assert len(rows) == 4 * 2 * 3
-    by_model = {(row["model"], row["panel"]): float(row["mean"]) for row in rows}
+    chart = figure("size", paper_scores())
+    lines = [*csv.DictReader(points_csv(chart).splitlines())]
+    assert len(lines) == 4 * 2 * 3
+    by_model = {(row["model"], row["panel"]): float(row["mean"]) for row in lines}
     score = paper_scores().get("1B-clm-42k", "QA Average")
     assert by_model["1B-clm-42k", "Question answering"] == score.estimate.mean
 
@@ -366,7 +368,8 @@ def test_the_papers_values_are_in_the_background():
     # 1B is no category of one's own.
     assert [*theirs] == [0.0, 1.0]
     assert all(mine[x][0] == pytest.approx(theirs[x][0] + 1) for x in theirs)
-    assert all(s.is_reference for s in chart.panels[0].series if s.label.startswith("paper"))
+    is_theirs = chart.points["series"].str.startswith("paper")
+    assert (is_theirs == chart.points["is_reference"]).all()
     assert chart.caption.endswith("Grey: arXiv:2507.00994, Appendix C.")
     # After fewer steps, at another masking rate.
     short = {c.name: c for c in score_figures(
@@ -381,12 +384,12 @@ def test_the_papers_values_are_in_the_background():
 
 def test_other_datasets_or_metrics_have_nothing_behind_them():
     for chart in score_figures(grid_scores(), reference=paper_scores()):
-        assert not any(s.is_reference for panel in chart.panels for s in panel.series)
+        assert isinstance(chart, Skipped) or not any(chart.points["is_reference"])
     mine = own_study()
     other = tuple(replace(d, metric="macro_f1") if d.task == "TC" else d for d in mine.datasets)
     charts = {c.name: c for c in score_figures(replace(mine, datasets=other),
                                                reference=paper_scores())}  # fmt: skip
-    behind = {panel.key: any(s.is_reference for s in panel.series)
-              for panel in charts["size"].panels}  # fmt: skip
+    points = charts["size"].points
+    behind = dict(points.groupby("panel", sort=False)["is_reference"].any())
     assert behind == {"SC Average": True, "TC Average": False, "QA Average": True,
                       "IR Average": True}  # fmt: skip

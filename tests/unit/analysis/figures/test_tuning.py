@@ -60,7 +60,7 @@ def test_rows_have_every_trial_and_round_trip_exactly():
 
 def texts(svg: str) -> str:
     """Return what an SVG whose text is drawn says; matplotlib keeps it in comments."""
-    return " ".join(re.findall(r"<!-- (.*?) -->", svg))
+    return " ".join(re.findall(r"<!-- (.*?) -->", svg)).replace("\xa0", " ")
 
 
 def test_the_figure_shows_choices_diverged_trials_and_rates_beyond_the_edge():
