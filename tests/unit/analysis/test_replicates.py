@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from biphasic import analyze, figures
 from biphasic.analysis.claims import Table
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.words import interval_note
 from biphasic.analysis.figures.runs import scores_by_learning_rate
 from biphasic.analysis.page import figures as page_figures
 from biphasic.analysis.records import load_records
@@ -27,7 +26,7 @@ from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
 from biphasic.analysis.statistics.variance import variance_split
 from biphasic.analysis.tables.markup import make_sheets
 from biphasic.analysis.tables.text import score_rows
-from biphasic.analysis.words import words
+from biphasic.analysis.words import interval_note, words
 from biphasic.cli.main import app
 from biphasic.errors import DataError
 
