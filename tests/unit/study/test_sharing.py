@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from hypothesis import assume, given, settings
@@ -99,37 +98,25 @@ def test_a_tree_of_states_is_every_update_written_out_once(raws, data):
     for recipe in recipes:
         stops = data.draw(st.lists(st.integers(1, 20), max_size=3))
         lineage = Lineage(recipe, GROUND)
-        wanted.append((lineage.identities, stops, tree.add(lineage, stops)))
+        wanted.append((lineage.identities, tree.add(lineage, stops)))
     tree.name_states()
-    edges: set[tuple[str, int]] = set()
-    for identities, stops, track in wanted:
-        states = track.states()
-        # Each is a state of this run, in ascending order, and those asked for are among them.
-        assert [state.identity for state in states] == [identities[s.step] for s in states]
-        steps = [state.step for state in states]
-        assert steps == sorted({*steps})
-        end = len(identities) - 1
-        assert {0, end, *(stop for stop in stops if stop <= end)} <= {*steps}
-        edges |= {(now.identity, now.step - before.step) for before, now in pairwise(states)}
-    # Equal states have one name, and each update between states lies on one edge alone.
-    assert len({name for name, _ in edges}) == len(edges)
-    every = {name for identities, _, _ in wanted for name in identities[1:]}
-    assert sum(steps for _, steps in edges) == len(every)
-
-
-@given(RECIPES, st.sets(st.integers(0, 20), max_size=4))
-def test_states_say_which_known_one_is_nearest(raw, numbers):
-    recipe = recipe_of(raw)
-    assume(recipe is not None)
-    assert recipe is not None
-    tree, identities = StateTree(), Lineage(recipe, GROUND).identities
-    known = {step: identities[step] for step in numbers if 0 < step < len(identities)}
-    track = tree.add(Lineage(recipe, GROUND), [4])
-    tree.name_states({*known.values()})
-    for before, now in pairwise(track.states()):
-        between = [step for step in known if before.step < step < now.step]
-        nearest = (max(between), known[max(between)]) if between else None
-        assert now.nearest == (None if now.step in known else nearest)
+    nodes = {id(node): node for _, own in wanted for node in own.values()}
+    for identities, own in wanted:
+        for step, node in own.items():
+            assert node.step == step
+            assert node.identity == identities[step]
+            # Each node on the way is a state of this run, in ascending order.
+            path = node.path()
+            assert [each.identity for each in path] == [identities[each.step] for each in path]
+            assert [each.step for each in path] == sorted({each.step for each in path})
+    # Equal states are one node, and each update between nodes lies on one edge alone.
+    names = [node.identity for node in nodes.values()]
+    assert len(names) == len(set(names))
+    edges = {id(node): node for own in nodes.values() for node in own.path() if node.parent}
+    trained = [(n.identity, n.step - n.parent.step) for n in edges.values() if n.parent]
+    assert len({name for name, _ in trained}) == len(trained)
+    every = {name for identities, _ in wanted for name in identities[1:]}
+    assert sum(steps for _, steps in trained) == len(every)
 
 
 def test_stretches_are_as_few_as_can_be():

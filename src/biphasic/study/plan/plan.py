@@ -30,7 +30,7 @@ from biphasic.study.plan.finetuning import (
     plan_baselines,
     plan_group,
 )
-from biphasic.study.plan.tree import State, StateTree
+from biphasic.study.plan.tree import Node, StateTree
 from biphasic.study.settings.arms import ArmConfig, family_of, point_name
 from biphasic.study.settings.tuned_rates import TunedRate, last_rate
 from biphasic.study.study import Study
@@ -266,7 +266,7 @@ def plan_study(
     """
     config, tree, stops = study.config, StateTree(), study.config.points_by_arm()
     lineages = {arm.name: Lineage(study.recipes[arm.name], fingerprint) for arm in config.arms}
-    tracks = {
+    nodes = {
         arm.name: tree.add(lineages[arm.name], stops.get(arm.name, ()))
         for arm in config.arms
         if arm.encoder is None
@@ -283,16 +283,13 @@ def plan_study(
             arms.append(PlannedArm(settings, lineage, encoder.identity, encoder=encoder))
             ends.append(PlannedPoint(arms[-1], 0, encoder.identity))
             continue
-        states, steps = tracks[settings.name].states(), stops.get(settings.name, ())
-        *before, end = states
+        *between, (_, end) = sorted(nodes[settings.name].items())
         rates = config.tuned_rate_of(settings), last_rate(settings, config.tuned_rates)
         arm = PlannedArm(settings, lineage, end.identity, *rates)
         arms.append(arm)
         ends.append(PlannedPoint(arm, end.step, end.identity))
-        intermediate += [
-            PlannedPoint(arm, state.step, state.identity) for state in before if state.step in steps
-        ]
-        for segment in _segments(arm, states):
+        intermediate += [PlannedPoint(arm, step, node.identity) for step, node in between]
+        for segment in _segments(arm, end):
             segments.setdefault(segment.id, segment)
     points = (*ends, *intermediate)
     groups = _groups(study, points, tasks)
@@ -323,13 +320,13 @@ def _check_asked(plan: Plan) -> None:
                 )
 
 
-def _segments(arm: PlannedArm, states: list[State]) -> Iterator[Segment]:
+def _segments(arm: PlannedArm, end: Node) -> Iterator[Segment]:
     """Yield the segments that lead to an arm's end; an untrained arm has one of no steps."""
-    for before, state in [*pairwise(states)] or [(states[0], states[0])]:
+    for before, node in list(pairwise(end.path())) or [(end, end)]:
         start, parent = before.step, before.identity if before.step else None
-        if state.nearest is not None:
-            start, parent = state.nearest
-        yield Segment(state.identity, start, state.step, parent, arm)
+        if node.nearest is not None:
+            start, parent = node.nearest
+        yield Segment(node.identity, start, node.step, parent, arm)
 
 
 def _groups(

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 from biphasic.amounts import count, rate
@@ -19,7 +18,8 @@ from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.plan.cost import Cost, group_flops, segment_cost, state_bytes, training_cost
 from biphasic.study.plan.finished import Finished, plan_notes
 from biphasic.study.plan.plan import Plan, PlannedArm, Segment
-from biphasic.study.plan.tree import State, StateTree
+from biphasic.study.plan.tree import Node, StateTree
+from biphasic.training.lineage import Lineage
 
 FORMAT = "biphasic.plan/1"
 
@@ -331,8 +331,8 @@ def _arm_lines(one: PlannedArm, other: PlannedArm) -> Iterator[str]:
     """Yield the differences of two arms, and the step up to which they are one run."""
     reasons = [*_differences(_arm(one), _arm(other))]
     if one.state != other.state and not (one.encoder or other.encoder):
-        first, second = _trained([one], [other])
-        shared = max((state.step for state in first.keys() & second.keys()), default=None)
+        first, second = _nodes([one.lineage], [other.lineage])
+        shared = max((node.step for node in first & second), default=None)
         until = "from the beginning" if shared is None else f"after step {shared:,}"
         reasons.insert(0, f"differs {until}")
     if reasons:
@@ -372,13 +372,15 @@ def _task(task: PlannedTask) -> dict[str, Any]:
 
 def _only(first: Plan, second: Plan, *, skipped: set[str]) -> Iterator[list[str]]:
     """Yield what only the first and only the second plan has; arms of both are `skipped`."""
-    one, two = _trained(first.arms, second.arms)
-    for plan, other, own, others in ((first, second, one, two), (second, first, two, one)):
+    one, two = _nodes(
+        *([a.lineage for a in plan.arms if a.encoder is None] for plan in (first, second))
+    )
+    for plan, other, own in ((first, second, one - two), (second, first, two - one)):
         states, runs = {point.state for point in other.points}, {*other.run_ids()}
         points = [point for point in plan.points if point.state not in states]
         arms = [p.arm.name for p in points if p.is_final and p.arm.name not in skipped]
         between = [point.name for point in points if not point.is_final]
-        steps = sum(number for state, number in own.items() if state not in others)
+        steps = sum(node.step - node.parent.step for node in own if node.parent)
         scores = sum(run not in runs for run in plan.run_ids())
         lines = {
             f"arms {', '.join(arms)}": arms,
@@ -389,20 +391,11 @@ def _only(first: Plan, second: Plan, *, skipped: set[str]) -> Iterator[list[str]
         yield [line for line, is_there in lines.items() if is_there]
 
 
-def _trained(*sides: Iterable[PlannedArm]) -> list[dict[State, int]]:
-    """Return for each side the states of its runs in one tree, with the steps that lead there."""
+def _nodes(*sides: Iterable[Lineage]) -> list[set[Node]]:
+    """Return for each side the nodes on the ways to the ends of its runs, all in one tree."""
     tree = StateTree()
-    runs = [[tree.add(arm.lineage) for arm in side if arm.encoder is None] for side in sides]
-    tree.name_states()
-    paths = [[run.states() for run in of_side] for of_side in runs]
-    return [
-        {
-            now: now.step - before.step
-            for path in of_side
-            for before, now in pairwise(path[:1] + path)
-        }
-        for of_side in paths
-    ]
+    ends = [[tree.add(lineage).popitem()[1] for lineage in side] for side in sides]
+    return [{node for end in of_side for node in end.path()} for of_side in ends]
 
 
 def _differences(one: Any, other: Any, where: str = "") -> Iterator[str]:

@@ -1,6 +1,8 @@
 """The states of many runs as one tree, which branches where their expansions differ.
 
-Updates that runs share are compared and hashed once, and sharing needs no declaration.
+Only these states are nodes: the end of a run, a state to evaluate, and a branching point. The
+edge to a node has the updates that lead there from its parent. Updates that runs share are
+compared and hashed once, and sharing needs no declaration.
 
 `Lineage` defines the identity of a state, update by update. Nearly all updates of a run equal the
 one before, so a run is expanded into stretches of equal updates, each with one text and a count.
@@ -12,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from biphasic.files import canonical_json
 from biphasic.training.lineage import DataFingerprint, Lineage, step_determinants
@@ -34,54 +36,25 @@ class Expansion:
     stretches: tuple[Stretch, ...]
 
 
-class State(NamedTuple):
-    """A state that the plan needs: the end of a run, one to evaluate, or a branching point."""
+@dataclass(slots=True, eq=False)
+class Node:
+    """A state that the plan needs."""
 
     step: int
-    identity: str
-    # Step and identity of the last known state between the one before and this one.
+    parent: Node | None  # The previous node; None for the initial state of a run.
+    identity: str = ""  # Of the state; empty until `StateTree.name_states`.
+    edge: list[Stretch] = field(default_factory=list[Stretch])  # The updates from the parent.
+    # The next nodes, by the first update of their edge.
+    children: dict[str, Node] = field(default_factory=dict[str, "Node"])
+    # Step and identity of the last known state between the parent and this node.
     nearest: tuple[int, str] | None = None
 
-
-class _Place(NamedTuple):
-    """A state after a number of equal updates."""
-
-    number: int
-    state: State
-    is_needed: bool
-    is_known: bool
-
-
-@dataclass(slots=True, eq=False)
-class _Updates:
-    """Equal updates in a row, and what follows some of them."""
-
-    # The next updates, by their text, after a number of these; none where a run ends.
-    after: dict[int, dict[str, _Updates]] = field(default_factory=dict[int, dict[str, "_Updates"]])
-    stops: set[int] = field(default_factory=set[int])  # Numbers after which a state is needed.
-    places: list[_Place] = field(default_factory=list[_Place])  # Set by `StateTree.name_states`.
-
-
-@dataclass(frozen=True)
-class Track:
-    """A run in a tree: how many of which updates it has."""
-
-    root: str
-    parts: list[tuple[_Updates, int]]
-
-    def states(self) -> list[State]:
-        """Return the needed states from the initial one to its end, which the tree has named."""
-        states, nearest = [State(0, self.root)], None
-        for updates, count in self.parts:
-            for number, state, is_needed, is_known in updates.places:
-                if number > count:
-                    break
-                if is_needed:
-                    states.append(state if is_known else state._replace(nearest=nearest))
-                    nearest = None
-                elif is_known:
-                    nearest = state.step, state.identity
-        return states
+    def path(self) -> list[Node]:
+        """Return the nodes from the initial state to this one."""
+        nodes: list[Node] = [self]
+        while nodes[-1].parent is not None:
+            nodes.append(nodes[-1].parent)
+        return nodes[::-1]
 
 
 class StateTree:
@@ -89,49 +62,29 @@ class StateTree:
 
     def __init__(self) -> None:
         """Create an empty tree."""
-        self._roots: dict[str, dict[str, _Updates]] = {}
+        self._roots: dict[str, Node] = {}
 
-    def add(self, lineage: Lineage, steps: Iterable[int] = ()) -> Track:
-        """Add a run, whose states at `steps` and at its end are needed."""
+    def add(self, lineage: Lineage, steps: Iterable[int] = ()) -> dict[int, Node]:
+        """Add a run; return its nodes at `steps` and at its end, by step."""
         expansion = expand(lineage)
-        following, step = self._roots.setdefault(expansion.root, {}), 0
-        parts: list[tuple[_Updates, int]] = []
-        stops = sorted({step for step in steps if step > 0}, reverse=True)
-        for text, count in expansion.stretches:
-            updates = following.setdefault(text, _Updates())
-            parts.append((updates, count))
-            while stops and stops[-1] <= step + count:
-                updates.stops.add(stops[-1] - step)
-                updates.after.setdefault(stops.pop() - step, {})
-            following = updates.after.setdefault(count, {})
-            step += count
-        if parts:
-            updates, count = parts[-1]
-            updates.stops.add(count)
-        return Track(expansion.root, parts)
+        root = self._roots.setdefault(expansion.root, Node(0, None, expansion.root))
+        total = sum(count for _, count in expansion.stretches)
+        stops = sorted({step for step in steps if 0 < step < total} | {total})
+        nodes, node = {0: root}, root
+        for step, part in zip(stops, _cut(expansion.stretches, stops), strict=True):
+            node = nodes[step] = _extend(node, part)
+        return {step: nodes[step] for step in stops}
 
     def name_states(self, known: Set[str] = frozenset()) -> None:
-        """Compute the identities of states, as `Lineage.identities` does."""
-        waiting = [(State(0, root), after) for root, after in self._roots.items()]
+        """Compute the identity of each node, as `Lineage.identities` does."""
+        waiting = list(self._roots.values())
         while waiting:
-            state, following = waiting.pop()
-            for text, updates in following.items():
-                updates.places = [*_places(state, text.encode(), updates, known)]
-                after = {place.number: place.state for place in updates.places}
-                waiting += [(after[number], more) for number, more in updates.after.items()]
-
-
-def _places(before: State, link: bytes, updates: _Updates, known: Set[str]) -> Iterator[_Place]:
-    """Yield the states after which runs differ or end, and those that are known."""
-    current, last = before.identity.encode(), max(updates.after)
-    for number in range(1, last + 1):
-        current = hashlib.sha256(current + link).hexdigest().encode()
-        is_end = number in updates.after
-        is_known = bool(known) and current.decode() in known
-        if is_end or is_known:
-            state = State(before.step + number, current.decode())
-            is_branch = is_end and len(updates.after[number]) + (number < last) > 1
-            yield _Place(number, state, is_branch or number in updates.stops, is_known)
+            node = waiting.pop()
+            for child in node.children.values():
+                if not child.identity:
+                    child.identity, nearest = _chain(node, child.edge, known)
+                    child.nearest = None if child.identity in known else nearest
+                waiting.append(child)
 
 
 def expand(lineage: Lineage) -> Expansion:
@@ -222,3 +175,76 @@ def _equal_rates(placed: PlacedPhase, first: int) -> Iterator[tuple[int, int]]:
         count = min(peak_to, placed.end) - step if peak_from <= step < peak_to else 1
         yield step, count
         step += count
+
+
+def _cut(stretches: Iterable[Stretch], stops: Iterable[int]) -> Iterator[list[Stretch]]:
+    """Cut an expansion at the given steps, of which the last is its end."""
+    source, step = iter(stretches), 0
+    text, left = "", 0
+    for stop in stops:
+        part: list[Stretch] = []
+        while step < stop:
+            if not left:
+                text, left = next(source)
+            taken = min(left, stop - step)
+            part.append((text, taken))
+            left, step = left - taken, step + taken
+        yield part
+
+
+def _extend(node: Node, part: list[Stretch]) -> Node:
+    """Follow a part of an expansion from a node, adding nodes; return the node at its end."""
+    while part:
+        child = node.children.get(part[0][0])
+        if child is None:
+            return _attach(node, part)
+        matched, part, rest = _match(child.edge, part)
+        node = child if not rest else _split(node, child, matched, rest)
+    return node
+
+
+def _attach(node: Node, part: list[Stretch]) -> Node:
+    child = Node(node.step + sum(count for _, count in part), node, "", part)
+    node.children[part[0][0]] = child
+    return child
+
+
+def _split(parent: Node, child: Node, matched: list[Stretch], rest: list[Stretch]) -> Node:
+    """Insert a node on the edge to `child`: after `matched`, before `rest`."""
+    middle = _attach(parent, matched)
+    child.parent, child.edge = middle, rest
+    middle.children[rest[0][0]] = child
+    return middle
+
+
+def _match(
+    edge: list[Stretch], part: list[Stretch]
+) -> tuple[list[Stretch], list[Stretch], list[Stretch]]:
+    """Return the common beginning of an edge and a part, and the rest of the part and the edge."""
+    for index, ((text, count), (other, others)) in enumerate(zip(edge, part, strict=False)):
+        if text != other:
+            return edge[:index], part[index:], edge[index:]
+        if count != others:
+            common = min(count, others)
+            matched = [*edge[:index], (text, common)]
+            more = [(text, others - common)] if others > common else []
+            left = [(text, count - common)] if count > common else []
+            return matched, [*more, *part[index + 1 :]], [*left, *edge[index + 1 :]]
+    common = min(len(edge), len(part))
+    return edge[:common], part[common:], edge[common:]
+
+
+def _chain(
+    parent: Node, stretches: Iterable[Stretch], known: Set[str]
+) -> tuple[str, tuple[int, str] | None]:
+    """Return the identity at the end of an edge, and the last known state on it."""
+    current, step = parent.identity.encode(), parent.step
+    nearest: tuple[int, str] | None = None
+    for text, count in stretches:
+        link = text.encode()
+        for _ in range(count):
+            current = hashlib.sha256(current + link).hexdigest().encode()
+            step += 1
+            if known and (identity := current.decode()) in known:
+                nearest = step, identity
+    return current.decode(), nearest
