@@ -13,7 +13,7 @@ from biphasic.files import expanded
 
 if TYPE_CHECKING:
     from biphasic.analysis.claims import Claim
-    from biphasic.analysis.claims.render import CheckedClaims
+    from biphasic.analysis.claims.claim import CheckedClaims
     from biphasic.analysis.page.gallery import Gallery
     from biphasic.analysis.records import Problem
     from biphasic.analysis.scores.read import Results
@@ -131,7 +131,7 @@ class Claims(Selection):
 
     def __call__(self) -> CheckedClaims:
         from biphasic.analysis.claims import changed_verdicts, claims_report, restated
-        from biphasic.analysis.claims.render import CheckedClaims
+        from biphasic.analysis.claims.claim import CheckedClaims
         from biphasic.analysis.scores.read import scores_of
         from biphasic.analysis.scores.source import paper_scores
         from biphasic.analysis.statistics.replicates import over_pretraining

@@ -23,7 +23,7 @@ from biphasic.cli.command import Commands, echo, echo_answers, print_table, show
 from biphasic.errors import ConfigError
 
 if TYPE_CHECKING:
-    from biphasic.analysis.claims.render import CheckedClaims
+    from biphasic.analysis.claims.claim import CheckedClaims
     from biphasic.analysis.page.gallery import Gallery
     from biphasic.analysis.records import Problem
     from biphasic.analysis.tables.text import Analysis

@@ -8,7 +8,7 @@ import pytest
 from small_table import ask, miniature, model, table
 
 from biphasic.analysis.claims import ClaimResult, Table, claims_report
-from biphasic.analysis.claims.render import closing_lines
+from biphasic.analysis.claims.claim import closing_lines
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.source import paper_scores
 from biphasic.analysis.scores.table import ModelInfo, Score, Scores

@@ -22,7 +22,7 @@ from biphasic.analysis.claims import (
     nearest,
     paper_claims,
 )
-from biphasic.analysis.claims.render import body_lines
+from biphasic.analysis.claims.claim import body_lines
 from biphasic.analysis.scores.table import ModelInfo, Scores
 from biphasic.errors import ConfigError
 

@@ -1,8 +1,8 @@
 """Claims: sentences with checks on a tidy table of scores.
 
 `rows.py` makes the table and selects from it, `table.py` asks questions and answers them,
-`check.py` decides, `claim.py` defines claims of the paper and of users and checks them, and
-`render.py` writes results.
+`check.py` decides, and `claim.py` defines claims of the paper and of users, checks them and shows
+the results.
 """
 
 from biphasic.analysis.claims.check import Check, Comparison

@@ -66,10 +66,10 @@ def rows_of(scores: Scores, groups: Collection[str] = ()) -> Rows:
     finished = (m for m in scores.models if m.is_final and not m.continued_steps)
     longest = max((m.total_steps for m in finished), default=0)
     of_task = Counter(dataset.task for dataset in scores.datasets)
-    asked = (model for model in scores.models if not groups or model.group in groups)
     once: dict[tuple[str, bool], ModelInfo] = {}
-    for model in asked:
-        once.setdefault((model.identity or model.name, model.is_final), model)
+    for model in scores.models:
+        if not groups or model.group in groups:
+            once.setdefault((model.identity or model.name, model.is_final), model)
     alike: Counter[tuple[Any, ...]] = Counter()
     rows = []
     for model in once.values():
@@ -77,23 +77,21 @@ def rows_of(scores: Scores, groups: Collection[str] = ()) -> Rows:
         key = tuple(factors.values())
         alike[key] += 1
         factors |= {"replicate": alike[key], "model": model.name, "group": model.group}
-        factors |= {"name": scores.written_names[model.name]}
         for dataset in scores.datasets:
-            row = Row(**factors, task=dataset.task)
-            score = scores.get(model.name, dataset.name)
-            one = score.estimate
-            if one is not None and math.isfinite(one.mean):
-                row = row._replace(
-                    mean=one.mean,
-                    half_width=math.nan if one.half_width is None else one.half_width,
-                    terms={(model.name, dataset.name): 1.0}, is_scored=True,
-                    is_at_end=score.is_at_end,
-                )  # fmt: skip
-            if not dataset.is_average:
-                rows.append(row._replace(dataset=dataset.name))
+            score, value = scores.get(model.name, dataset.name), dict[str, Any]()
+            if (one := score.estimate) is not None and math.isfinite(one.mean):
+                value = {
+                    "mean": one.mean,
+                    "half_width": math.nan if one.half_width is None else one.half_width,
+                    "terms": {(model.name, dataset.name): 1.0},
+                    "is_scored": True,
+                    "is_at_end": score.is_at_end,
+                }
             # A dataset that is alone in its task also counts as its average.
-            if dataset.is_average or of_task[dataset.task] == 1:
-                rows.append(row._replace(dataset=AVERAGE))
+            is_average = dataset.is_average or of_task[dataset.task] == 1
+            for name in [dataset.name] * (not dataset.is_average) + [AVERAGE] * is_average:
+                shown = scores.written_names[model.name]
+                rows.append(Row(**factors, **value, name=shown, task=dataset.task, dataset=name))
     return rows
 
 
@@ -229,7 +227,11 @@ def nearest(value: float, *, within: float = float("inf")) -> Levels:
 
 def levels(factor: str, given: Any) -> Levels:
     """Return the levels for a value, a list of values or a position."""
-    known(factor, FACTORS)
+    known(factor, (*FACTORS, "finished"))
+    if factor == "finished":
+        if not isinstance(given, bool):
+            raise ValueError(f"finished: {given!r} is neither True nor False")
+        return Levels("", lambda available: [given] if given in available else [], (given,))
     if isinstance(given, str) and given in POSITIONS:
         given = Levels(given, POSITIONS[given], is_relative=True)
     if isinstance(given, Levels):
@@ -250,12 +252,10 @@ def levels(factor: str, given: Any) -> Levels:
 
 
 def selected(selection: Selection) -> dict[str, Levels]:
-    """Return the levels of a selection, except `finished`."""
-    for factor in selection:
-        known(factor, (*FACTORS, "finished"))
-    if not isinstance(selection.get("finished", True), bool):
-        raise ValueError(f"finished: {selection['finished']!r} is neither True nor False")
-    return {name: levels(name, selection[name]) for name in FACTORS if name in selection}
+    """Return the levels of a selection: those of one value relative to the others come last."""
+    found = {factor: levels(factor, given) for factor, given in selection.items()}
+    order = [name for name in ("finished", *FACTORS) if name in found]
+    return {name: found[name] for name in sorted(order, key=lambda name: found[name].is_relative)}
 
 
 def known(name: str, names: Collection[str], what: str = "factor") -> str:

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, partial
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 from statistics import fmean
 from typing import Any
 
@@ -28,7 +28,6 @@ from biphasic.analysis.claims.rows import (
     NUMBER_FACTORS,
     ORDERED_FACTORS,
     POSITIONS,
-    Levels,
     Row,
     Rows,
     Selection,
@@ -58,11 +57,29 @@ _OUTCOMES = tuple(
     for sign in ("", "significantly ")
     for direction in ("higher", "lower", "different")
 )
-_COURSES = (
-    *(f"{never}{course}s" for never in ("", "never ") for course in ("increase", "decrease")),
-    *(f"never significantly {course}" for course in ("increases", "decreases")),
-    *(f"{course} in the middle" for course in ("dips", "peaks")),
-)
+
+
+def _ends(run: Rows) -> Iterator[tuple[Any, Any]]:
+    """Pair both ends of a run with all values in between."""
+    return product((run[0], run[-1]), run[1:-1])
+
+
+def _every(run: Rows) -> Iterator[tuple[Any, Any]]:
+    return combinations(run, 2)
+
+
+# By course along a factor: the pairs of rows, and how the first of each relates to the second.
+_COURSES: dict[str, tuple[Callable[[Rows], Iterable[tuple[Any, Any]]], str]] = {
+    "increases": (pairwise, "lower"),
+    "decreases": (pairwise, "higher"),
+    "never increases": (_every, "not lower"),
+    "never decreases": (_every, "not higher"),
+    "never significantly increases": (_every, "not significantly lower"),
+    "never significantly decreases": (_every, "not significantly higher"),
+    "dips in the middle": (_ends, "higher"),
+    "peaks in the middle": (_ends, "lower"),
+}
+_UNORDERED = "sizes have no order: numbers of parameters are unknown"
 
 
 class Table:
@@ -122,7 +139,7 @@ class Table:
         for pair in pairs:
             sides = ", ".join(f"{row.name} {asked.text(row)}" for row in pair)
             difference = pair[0].mean - pair[1].mean
-            text = f"{sides}: {difference:+z.2f}{'*' if asked.are_apart(*pair) else ''}"
+            text = f"{sides}: {difference:+z.2f}{'*' if asked.relation(*pair)[1] else ''}"
             text = "no number" if math.isnan(difference) else text
             shared = merged(*pair, held)
             comparisons.append(asked.answer(text, all_hold, [(*pair, expect)], shared, pair))
@@ -132,8 +149,28 @@ class Table:
         """Check the trend of values along a factor, from its smallest level to its largest."""
         _refuse_significance(known(expect, _COURSES, "course"), options)
         asked = _Question(self, over=known(along, ORDERED_FACTORS), **options)
-        runs = () if asked.is_unordered(along) else _trends(asked, along, expect)
-        return asked.check(f"{expect} along {factor_text(along)}", runs)
+        (pairs, relation), least = _COURSES[expect], 3 if "middle" in expect else 2
+        if along == "size" and asked.sizes is None:
+            asked.lack(_UNORDERED)
+            asked.rows = ()
+        order = asked.levels_of(along, asked.rows)
+        runs = [
+            (shared, sorted(run, key=lambda row: order.index(getattr(row, along))))
+            for shared, group in grouped(asked.rows, held_factors({along}))
+            if len(run := [row for row in group if getattr(row, along) is not None]) >= least
+        ]
+        if not runs:
+            asked.lack(
+                f"no models that differ only in {factor_text(along)} ({least} levels or more)"
+            )
+        asked.num_comparisons = sum(math.comb(len(run), 2) for _, run in runs)
+        comparisons = []
+        for shared, run in runs:
+            steps = [(*pair, relation) for pair in pairs(run)]
+            one = asked.answer(asked.listed(run, [along]), all_hold, steps, shared, run)
+            has_several = len({getattr(row, along) for row in run}) < len(run)  # at one level
+            comparisons.append(replace(one, holds=None) if has_several else one)
+        return asked.check(f"{expect} along {factor_text(along)}", comparisons)
 
     def varies(self, *over: str, **options: Any) -> Check:
         """Check whether values differ at all along factors."""
@@ -181,12 +218,25 @@ class Table:
             raise ValueError("best and worst take scores or gaps, not best_level")
         factors = (over, known(across, FACTORS)) if across else (over,)
         asked = _Question(self, over=over, most_often=over if most_often else "", **options)
-        values = _by_rank if by == "mean rank" else _by_mean if across else _by_best
+        groups, num_pairs = [], 0
+        for shared, every in grouped(asked.rows, held_factors(factors)):
+            rows = [row for row in every if all(getattr(row, f) is not None for f in factors)]
+            available = asked.levels_of(over, rows)
+            if picked := {*chosen.pick(available)}:
+                groups.append((shared, rows, picked))
+                num_pairs += math.comb(len(available), 2)
+        if not groups:
+            asked.lack(f"no {factor_text(over)} {chosen.text} to compare with others")
+        asked.num_comparisons = num_pairs
+        order = _by_rank if by == "mean rank" else _by_value
         where = "best" if _word == "higher" else "worst"
         where += f" {by} over {factor_text(across)}" if across else ""
         return asked.check(
             f"{where} at {'other ' if is_not else ''}{factor_text(over)} {chosen.text}",
-            _extremes(asked, factors, chosen, _word, values, is_not=is_not),
+            [
+                _extreme(asked, *group, factors=factors, word=_word, order=order, is_not=is_not)
+                for group in groups
+            ],
         )
 
     def worst(self, over: str, sought: Any, **options: Any) -> Check:
@@ -206,28 +256,46 @@ class _Question:
         gap: tuple[Selection, Selection] | None = None,
         best_level: str = "",
         needs: Mapping[str, int] | None = None,
+        group: str | Sequence[str] = (),
+        dataset: str | Sequence[str] = AVERAGE,
         **where: Any,
     ) -> None:
         of_check = {"at_least", "at_most", "most_often", "weaker"} & where.keys()
-        self.options: dict[str, Any] = {"value": table._value}
-        self.options |= {name: where.pop(name) for name in of_check}
+        self.options: dict[str, Any] = {name: where.pop(name) for name in of_check}
+        self.options["value"] = table._value
+        inner = {factor for side in (*sides, *(gap or ())) for factor in side}
         for selection in (*sides, *(gap or ()), where):
             selected(selection)  # refuses what makes no sense, whatever the table has
-        inner = {factor for side in (*sides, *(gap or ())) for factor in side}
         if misplaced := inner & {"group", "dataset"}:
             raise ValueError(f"{misplaced.pop()}: name it as an option of the question")
         self.scores, self.family, self.sizes = table._scores, table._family, table._sizes
         self.kind = "score"  # of the values: `score`, `difference` or `level`
         self.num_comparisons = 0
         self.absent: dict[str, None] = {}  # what the table lacks, in order
-        groups = _names(where.get("group", ()))
+        groups, datasets = _names(group), _names(dataset)
         self.rows = table.rows(*groups)
         if not self.rows:
             has_rows = groups and table.rows()
             self.absent[f"no group {' or '.join(groups)}" if has_rows else table._lacks] = None
-        self.rows = self._among(where, {*where, *inner}, over)
-        self.rows = self.rows if self._has_levels(where, needs or {}) else ()
-        self.rows = self.narrow(where, is_lenient=True)
+        if datasets == ("each",):
+            self.rows = [row for row in self.rows if row.dataset != AVERAGE]
+        else:
+            there = {row.dataset for row in self.rows}
+            self.lack(*(f"no dataset {name}" for name in datasets if name not in there))
+            self.rows = [row for row in self.rows if row.dataset in datasets]
+        # What must be selected explicitly: zero-shot tasks, states on the way, continued models.
+        named = {*where, *inner}
+        zero_shot = {one.task for one in self.scores.datasets if one.is_zero_shot}
+        if "task" not in named and not self.scores.is_by_example:  # the best task names none
+            self.keep("no tasks with fine-tuning", lambda row: row.task not in zero_shot)
+        if "finished" not in named:
+            self.keep("no finished models", lambda row: row.finished)
+        if not {*named, over} & {"continued_steps", "extension"}:
+            self.keep("no models from scratch", lambda row: not row.continued_steps)
+        if needs:
+            self._need(needs, where)
+        self.rows, lacks = self.narrow(where, is_lenient=True)
+        self.absent |= dict.fromkeys(lacks)
         if gap is not None:
             self._use_gap(*gap)
         elif best_level:
@@ -238,63 +306,52 @@ class _Question:
         every = tuple(comparisons)  # may add to what the table lacks
         return Check(every, expected, **self.options, absent=tuple(self.absent))
 
-    def lack(self, text: str) -> None:
-        """Record something that the table lacks; without rows, what matters is recorded already."""
+    def lack(self, *texts: str) -> None:
+        """Record what the table lacks; without rows, what matters is recorded already."""
         if self.rows:
-            self.absent[text] = None
+            self.absent |= dict.fromkeys(texts)
+
+    def keep(self, lacks: str, is_kept: Callable[[Any], bool]) -> None:
+        """Keep some rows; record what the table lacks if there are none."""
+        kept = [row for row in self.rows if is_kept(row)]
+        if not kept:
+            self.lack(lacks)
+        self.rows = kept
 
     def levels_of(self, factor: str, rows: Rows) -> list[Any]:
         """Return the levels of a factor, ordered by size or number if possible."""
         every = dict.fromkeys(getattr(row, factor) for row in rows)
         present = [level for level in every if level is not None]
-        if factor == "size":
-            return sorted(present, key=self.sizes.__getitem__) if self.sizes else present
+        if factor == "size" and self.sizes:
+            return sorted(present, key=self.sizes.__getitem__)
         return sorted(present) if factor in NUMBER_FACTORS else present
 
-    def is_unordered(self, factor: str) -> bool:
-        """Return and record whether a factor has no order: sizes without parameter counts."""
-        if factor != "size" or self.sizes is not None:
-            return False
-        self.lack("sizes have no order: numbers of parameters are unknown")
-        return True
-
-    def narrow(self, selection: Selection, *, is_lenient: bool = False) -> Rows:
-        """Return the rows of a selection; if lenient, also those without the factors at all."""
-        # Positions and nearest levels are resolved among the rows that match everything else.
-        rows = self.rows
-        if "finished" in selection:
-            rows = [row for row in rows if row.finished == selection["finished"]]
-            if not rows:
-                self.lack(f"no {'finished' if selection['finished'] else 'intermediate'} models")
-        by_factor = {f: w for f, w in selected(selection).items() if f not in {"dataset", "group"}}
-        for factor, chosen in sorted(by_factor.items(), key=lambda item: item[1].is_relative):
+    def narrow(self, selection: Selection, *, is_lenient: bool = False) -> tuple[Rows, list[str]]:
+        """Return the rows of a selection, and what it lacks."""
+        # If lenient, also those without the factors at all. Positions and nearest levels are
+        # resolved among the rows that match everything else.
+        rows, lacks = self.rows, list[str]()
+        for factor, chosen in selected(selection).items():
             if not rows:
                 break
-            available, picked = self.levels_of(factor, rows), []
-            if not (chosen.is_relative and self.is_unordered(factor)):
-                picked = chosen.pick(available)
-                lacking = [v for v in chosen.values if not levels(factor, v).pick(available)]
-                for value in lacking:
-                    likely = [x for x in available if str(x).lower() == str(value).lower()]
-                    meant = f" (did you mean '{likely[0]}'?)" if likely else ""
-                    self.lack(f"no {factor_text(factor)} {level_text(factor, value)}{meant}")
-                if not picked and not lacking:
-                    self.lack(f"no {factor_text(factor)} {chosen.text}")
+            if factor == "size" and chosen.is_relative and self.sizes is None:
+                return (), [*lacks, _UNORDERED]
+            available = self.levels_of(factor, rows)
+            picked = chosen.pick(available)
+            absent = [one for one in chosen.values if not levels(factor, one).pick(available)]
+            lacks += [_lacking(factor, one, available) for one in absent]
+            if not picked and not absent:
+                lacks.append(f"no {factor_text(factor)} {chosen.text}")
             kept = {*picked, *([None] if is_lenient else [])}
             rows = [row for row in rows if getattr(row, factor) in kept]
-        return rows
+        return rows, lacks
 
     def pairs(self, first: Selection, second: Selection) -> list[tuple[Any, Any]]:
         """Return every row of one selection with each counterpart in the other."""
-        # Values that only the second selection lacks are not recorded; a row without a counterpart
-        # gets a placeholder that names it.
-        num_absent = len(self.absent)
-        ones = self.narrow(first)
-        if not ones and len(self.absent) == num_absent:
-            self.lack("no model of the first selection")
-        noted = dict(self.absent)
-        others = self.narrow(second)
-        self.absent = noted
+        # What only the second selection lacks is not recorded; a row without a counterpart gets a
+        # placeholder that names it.
+        (ones, lacks), (others, _) = self.narrow(first), self.narrow(second)
+        self.lack(*(lacks if ones or lacks else ["no model of the first selection"]))
         held, pairs = _held_between(first, second), []
         wanted = listing([f"{factor_text(f)} {one.text}" for f, one in selected(second).items()])
         for one in ones:
@@ -339,85 +396,50 @@ class _Question:
         """Return whether values have scores by seed, so that every comparison is a test."""
         return not self.scores.is_published and all(row.terms for row in rows)
 
-    def relation(self, row: Any, other: Any) -> str | None:
-        """Return `higher`, `lower` or, without tests, `equal`; None if the data do not decide."""
+    def relation(self, row: Any, other: Any) -> tuple[str | None, bool | None]:
+        """Return whether a value is `higher`, `lower` or `equal`, and whether significantly so."""
+        # A test says both or neither. Without tests, the overlap of intervals decides, if known.
         if math.isnan(row.mean - other.mean):
-            return None
+            return None, None
         if not self.are_tested([row]):
-            return _by_means(row, other)
-        keys = [*row.terms, *other.terms]
-        if (
-            len(row.terms) == len(other.terms) == 1 and keys[0][1] == keys[1][1]
-        ):  # two models on one dataset
-            pair = self.family(keys[0][1]).compare(keys[0][0], keys[1][0])
-            return pair.verdict if pair is not None and pair.is_clear else None
-        weights = weighted((1, row), (-1, other))
-        one = contrast(self.scores, weights, blocks=blocks_for(self.scores, weights))
-        if one is None or one.p_value is None:
-            return None
-        one = replace(one, p_adjusted=one.p_corrected(one.p_value * self.num_comparisons))
-        return one.verdict if one.is_clear else None
-
-    def are_apart(self, row: Any, other: Any) -> bool | None:
-        """Return whether two values differ significantly; None without the needed intervals."""
-        if self.are_tested([row]):
-            return self.relation(row, other) is not None
-        width = row.half_width + other.half_width
-        return None if math.isnan(width) else abs(row.mean - other.mean) > width + CLOSE
+            distance, width = abs(row.mean - other.mean), row.half_width + other.half_width
+            return _by_means(row, other), None if math.isnan(width) else distance > width + CLOSE
+        (key, *more), (other_key, *others) = row.terms, other.terms
+        if not (more or others) and key[1] == other_key[1]:  # two models on one dataset
+            found = self.family(key[1]).compare(key[0], other_key[0])
+        else:
+            weights = weighted((1, row), (-1, other))
+            found = contrast(self.scores, weights, blocks=blocks_for(self.scores, weights))
+            if found is not None and found.p_value is not None:
+                p_value = found.p_corrected(found.p_value * self.num_comparisons)
+                found = replace(found, p_adjusted=p_value)
+        return (found.verdict, True) if found is not None and found.is_clear else (None, None)
 
     def _is_met(self, row: Any, other: Any, expect: str) -> bool | None:
         """Return whether one value relates to another as expected; None if unknown."""
-        relation = self.relation(row, other)
+        relation, is_apart = self.relation(row, other)
         if relation is None:
             return None
         direction = expect.rsplit(maxsplit=1)[-1]
         holds = relation == direction or (direction == "different" and relation != "equal")
         # Without the right direction there is no significant difference either.
         if holds and "significantly" in expect:
-            holds = self.are_apart(row, other)
+            holds = is_apart
         return None if holds is None else holds != expect.startswith("not ")
 
-    def _among(self, where: Selection, named: set[str], over: str) -> Rows:
-        """Omit rows that must be selected explicitly: intermediate states, zero-shot tasks."""
-        datasets, there = _names(where.get("dataset", AVERAGE)), {row.dataset for row in self.rows}
-        is_each = datasets == ("each",)
-        for name in datasets:
-            if not is_each and name not in there:
-                self.lack(f"no dataset {name}")
-        is_continued = bool({*named, over} & {"continued_steps", "extension"})
-        # Of other tools' results nothing is known of training.
-        datasets_known = () if self.scores.is_by_example else self.scores.datasets
-        zero_shot = {dataset.task for dataset in datasets_known if dataset.is_zero_shot}
-        rows = [
-            row
-            for row in self.rows
-            if (row.dataset != AVERAGE if is_each else row.dataset in datasets)
-        ]
-        for what, is_left, is_kept in (
-            # The best task names none.
-            ("tasks with fine-tuning", "task" in named, lambda row: row.task not in zero_shot),
-            ("finished models", "finished" in named, lambda row: row.finished),
-            ("models from scratch", is_continued, lambda row: not row.continued_steps),
-        ):
-            kept = rows if is_left else [row for row in rows if is_kept(row)]
-            if rows and not kept:
-                self.lack(f"no {what}")
-            rows = kept
-        return rows
-
-    def _has_levels(self, where: Selection, needs: Mapping[str, int]) -> bool:
-        """Return and record whether the table has the needed numbers of levels of factors."""
+    def _need(self, needs: Mapping[str, int], where: Selection) -> None:
+        """Drop all rows, and record why, if a factor has fewer levels than are needed."""
         firm = {f: w for f, w in where.items() if not (isinstance(w, str) and w in POSITIONS)}
-        noted = dict(self.absent)
-        rows = self.narrow(firm, is_lenient=True) if needs else ()
-        if needs and not rows:  # what is absent is recorded, or there were no rows before
-            return False
-        self.absent = noted
-        for factor, number in needs.items():
-            if len(self.levels_of(known(factor, ORDERED_FACTORS), rows)) < number:
-                self.lack(f"fewer than {number} levels of {factor_text(factor)}")
-                return False
-        return True
+        rows, lacks = self.narrow(firm, is_lenient=True)
+        if rows:
+            lacks = [
+                f"fewer than {number} levels of {factor_text(factor)}"
+                for factor, number in needs.items()
+                if len(self.levels_of(known(factor, ORDERED_FACTORS), rows)) < number
+            ][:1]
+        if lacks or not rows:
+            self.lack(*lacks)
+            self.rows = ()
 
     def _use_gap(self, of: Selection, minus: Selection) -> None:
         """Replace scores by one score minus another, for every pair of rows."""
@@ -443,7 +465,7 @@ class _Question:
             self.num_comparisons = len(group)
             is_known = not any(math.isnan(row.mean) for row in group) and (
                 not self.are_tested(group)
-                or all(self.relation(best, one) == "higher" for one in group if one is not best)
+                or all(self.relation(best, one)[0] == "higher" for one in group if one is not best)
             )
             best_rows.append(Row(
                 **shared, is_scored=all(row.is_scored for row in group),
@@ -480,99 +502,65 @@ def _do_agree(one: Any, other: Any, held: Iterable[str]) -> bool:
     )
 
 
-def _trends(asked: _Question, along: str, expect: str) -> Iterator[Comparison]:
-    least, order, runs = 3 if "middle" in expect else 2, asked.levels_of(along, asked.rows), []
-    for shared, group in grouped(asked.rows, held_factors({along})):
-        run = [row for row in group if getattr(row, along) is not None]
-        if len(run) >= least:
-            runs.append((shared, sorted(run, key=lambda row: order.index(getattr(row, along)))))
-    asked.num_comparisons = sum(math.comb(len(run), 2) for _, run in runs)
-    for shared, run in runs:
-        text = asked.listed(run, [along])
-        if len({getattr(row, along) for row in run}) < len(run):  # several values at one level
-            yield Comparison(text, None, shared, run)
-        else:
-            yield asked.answer(text, all_hold, _steps(run, expect), shared, run)
-    if not runs:
-        asked.lack(f"no models that differ only in {factor_text(along)} ({least} levels or more)")
-
-
-def _steps(run: Rows, expect: str) -> list[tuple[Any, Any, str]]:
-    """Return the relations between rows that make up a trend."""
-    if "middle" in expect:  # a dip: both ends are above all values in between
-        relation = "higher" if expect.startswith("dips") else "lower"
-        return [(end, inner, relation) for end in (run[0], run[-1]) for inner in run[1:-1]]
-    if expect.startswith("never "):
-        relation = "not significantly " if "significantly" in expect else "not "
-        relation += "higher" if expect.endswith("decreases") else "lower"
-        return [(*pair, relation) for pair in combinations(run, 2)]
-    relation = "lower" if expect == "increases" else "higher"
-    return [(*pair, relation) for pair in pairwise(run)]
-
-
 # The value of each level, and whether one level is ahead of another.
 _Ordered = tuple[dict[Any, float], Callable[[Any, Any], bool]]
 
 
-def _extremes(
+def _extreme(
     asked: _Question,
+    shared: Mapping[str, Any],
+    rows: Rows,
+    sought: set[Any],
+    *,
     factors: Sequence[str],
-    sought: Levels,
     word: str,
     order: Callable[[_Question, Rows, Sequence[str], str], _Ordered],
-    *,
     is_not: bool,
-) -> Iterator[Comparison]:
-    """Yield for each group of models whether the sought levels are `higher` or `lower`."""
+) -> Comparison:
+    """Return whether the sought levels of a group of models are `higher` or `lower`."""
     # `factors` are the factor of the levels and, optionally, another one, over whose levels values
-    # are aggregated.
-    over, groups = factors[0], []
-    for shared, every in grouped(asked.rows, held_factors(factors)):
-        group = [row for row in every if all(getattr(row, f) is not None for f in factors)]
-        available = asked.levels_of(over, group)
-        if chosen := {*sought.pick(available)}:
-            groups.append((shared, group, available, chosen))
-    asked.num_comparisons = sum(math.comb(len(available), 2) for _, _, available, _ in groups)
-    for shared, group, available, chosen in groups:
-        rows = group if len(chosen) < len(available) else ()
-        # A row for every combination of levels.
-        cells = {tuple(getattr(row, factor) for factor in factors) for row in rows}
-        is_full = len(cells) == math.prod(len({*every}) for every in zip(*cells, strict=True))
-        if not rows or any(math.isnan(row.mean) for row in rows) or not is_full:
-            text = "no number" if rows else f"no other {factor_text(over)}"
-            yield Comparison(text, None, shared, rows)
-            continue
-        values, is_ahead = order(asked, rows, factors, word)
-        text = ", ".join(f"{values[x]:z.2f} at {level_text(over, x)}" for x in available)
-        leaders = _leaders(available, chosen, is_ahead)
-        holds = (leaders <= chosen) != is_not if leaders else None
-        if not leaders and not asked.are_tested(rows):
-            holds = False  # a tie
-        winner = next(iter(leaders)) if len(leaders) == 1 else None
-        yield Comparison(text, holds, shared, rows, winner)
-    if not groups:
-        asked.lack(f"no {factor_text(over)} {sought.text} to compare with others")
+    # are aggregated: then there is a row for every combination of levels.
+    over, available = factors[0], asked.levels_of(factors[0], rows)
+    if not (rest := {*available} - sought):
+        return Comparison(f"no other {factor_text(over)}", None, shared)
+    cells = {tuple(getattr(row, factor) for factor in factors) for row in rows}
+    is_full = len(cells) == math.prod(len({*every}) for every in zip(*cells, strict=True))
+    if not is_full or any(math.isnan(row.mean) for row in rows):
+        return Comparison("no number", None, shared, rows)
+    values, is_ahead = order(asked, rows, factors, word)
+
+    def lead(side: set[Any]) -> bool:
+        others = {*available} - side
+        return any(all(is_ahead(one, other) for other in others) for one in side)
+
+    holds = None if asked.are_tested(rows) else False  # a tie of means is not won
+    if (are_sought := lead(sought)) or lead(rest):
+        holds = are_sought != is_not
+    winner = next((level for level in available if lead({level})), None)
+    text = ", ".join(f"{values[x]:z.2f} at {level_text(over, x)}" for x in available)
+    return Comparison(text, holds, shared, rows, winner)
 
 
-def _by_best(asked: _Question, rows: Rows, factors: Sequence[str], word: str) -> _Ordered:
-    best: dict[Any, Any] = {}
-    for row in sorted(rows, key=lambda row: -row.mean):
-        best.setdefault(getattr(row, factors[0]), row)
+def _by_value(asked: _Question, rows: Rows, factors: Sequence[str], word: str) -> _Ordered:
+    """Order levels by their best value, or by the mean over another factor."""
+    by_level: dict[Any, list[Any]] = defaultdict(list)
+    for row in rows:
+        by_level[getattr(row, factors[0])].append(row)
+    best = {level: max(every, key=lambda row: row.mean) for level, every in by_level.items()}
+    if len(factors) > 1:
+        best = {
+            level: Row(
+                mean=fmean(row.mean for row in every),
+                terms=weighted(*((1 / len(every), row) for row in every)),
+            )
+            for level, every in by_level.items()
+        }
     values = {level: row.mean for level, row in best.items()}
-    return values, lambda one, other: asked.relation(best[one], best[other]) == word
-
-
-def _by_mean(asked: _Question, rows: Rows, factors: Sequence[str], word: str) -> _Ordered:
-    means = []
-    for level in dict.fromkeys(getattr(row, factors[0]) for row in rows):
-        there = [row for row in rows if getattr(row, factors[0]) == level]
-        terms = weighted(*((1 / len(there), row) for row in there))
-        means.append(Row(**{factors[0]: level}, mean=fmean(r.mean for r in there), terms=terms))
-    return _by_best(asked, means, factors, word)
+    return values, lambda one, other: asked.relation(best[one], best[other])[0] == word
 
 
 def _by_rank(asked: _Question, rows: Rows, factors: Sequence[str], word: str) -> _Ordered:
-    ranks = _mean_ranks(rows, factors, asked.relation, word)
+    ranks = _mean_ranks(rows, factors, lambda row, other: asked.relation(row, other)[0], word)
     shown = _mean_ranks(rows, factors, _by_means, "higher")
     values = {level: low for level, (low, _) in shown.items()}
     return values, lambda one, other: ranks[one][1] < ranks[other][0] - CLOSE
@@ -596,19 +584,6 @@ def _mean_ranks(
     }
 
 
-def _leaders(
-    available: Sequence[Any], sought: set[Any], is_ahead: Callable[[Any, Any], bool]
-) -> set[Any]:
-    """Return a level that is ahead of all others."""
-    # If only sought levels, or only others, share the lead, return these; empty if both do, or if
-    # the data cannot decide.
-    every = {*available}
-    for side in (*({level} for level in available), sought, every - sought):
-        if any(all(is_ahead(one, other) for other in every - side) for one in side):
-            return side
-    return set()
-
-
 def _refuse_significance(expect: str, options: Mapping[str, Any]) -> None:
     if "significantly" in expect and {"gap", "best_level"} & {*options}:
         raise ValueError(f"'{expect}': only scores have intervals; omit 'significantly'")
@@ -616,3 +591,12 @@ def _refuse_significance(expect: str, options: Mapping[str, Any]) -> None:
 
 def _names(names: Any) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _lacking(factor: str, level: Any, available: Sequence[Any]) -> str:
+    """Say that the table has no such level; a name in other letters is offered."""
+    if factor == "finished":
+        return f"no {'finished' if level else 'intermediate'} models"
+    likely = [one for one in available if str(one).lower() == str(level).lower()]
+    meant = f" (did you mean '{likely[0]}'?)" if likely else ""
+    return f"no {factor_text(factor)} {level_text(factor, level)}{meant}"

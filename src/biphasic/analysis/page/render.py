@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from biphasic.amounts import count
 from biphasic.analysis.claims import ClaimResult, claims_report
-from biphasic.analysis.claims.render import tally
+from biphasic.analysis.claims.claim import tally
 from biphasic.analysis.figures.catalog import score_figures
 from biphasic.analysis.figures.chart import Chart
 from biphasic.analysis.figures.draw import chart_svg
