@@ -14,12 +14,11 @@ from biphasic.store import STORE
 
 if TYPE_CHECKING:
     from biphasic.analysis.tune_record import TuneBy
-    from biphasic.study.clean import Cleaning
+    from biphasic.study.needs import Cleaning, Verification
     from biphasic.study.run.run import Retried, StudyOutcome
     from biphasic.study.settings.study import StudyConfig
     from biphasic.study.status import StudyStatus
     from biphasic.study.tune.search import Tuned
-    from biphasic.study.verify import Verification
 
 
 def _rates(text: str) -> tuple[float, ...]:
@@ -267,7 +266,7 @@ class Verify(AnyStudy, Quiet):
     """
 
     def __call__(self) -> Verification:
-        from biphasic.study.verify import verify_study
+        from biphasic.study.needs import verify_study
 
         return verify_study(self.study_folder, say=self.say)
 
@@ -291,7 +290,7 @@ class Clean(Root, Quiet):
     """Include results of `pretrain`, `adapt`, `evaluate` and `finetune` that no study needs."""
 
     def __call__(self) -> Cleaning:
-        from biphasic.study.clean import clean
+        from biphasic.study.needs import clean
 
         pinned = self.also_pretrained
         return clean(self.root_folder, delete=self.delete, also_pretrained=pinned, say=self.say)

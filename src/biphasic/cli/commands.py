@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from biphasic.evaluation.result import Evaluation
     from biphasic.export.finetuned import FinetunedFolder
     from biphasic.export.push import Upload
+    from biphasic.study.needs import Verification
     from biphasic.study.plan.summary import StudyPlan
     from biphasic.study.run.register import Registered
     from biphasic.study.run.run import Retried, StudyOutcome
     from biphasic.study.sizing.estimate import ResourceEstimate
     from biphasic.study.status import StudyStatus
-    from biphasic.study.verify import Verification
 
 commands = Commands()
 study_app = Commands("Plan, compare, run and report studies.")

@@ -20,6 +20,7 @@ from biphasic.execution.job import read_requests
 from biphasic.locks import LEASE_SECONDS, LOCK, find_owner, hold, this_process
 from biphasic.study import status as status_module
 from biphasic.study.find import find_study, study_status
+from biphasic.study.needs import verify_study
 from biphasic.study.plan.cost import group_flops, segment_cost
 from biphasic.study.plan.summary import summarise_plan
 from biphasic.study.run.run import missing_work
@@ -36,7 +37,6 @@ from biphasic.study.status import (
     write_progress,
 )
 from biphasic.study.study import Study
-from biphasic.study.verify import verify_study
 from small_root import fake_result, fake_state, prepare, study_of, write_texts
 from tiny_study import clm, mlm
 

@@ -1,4 +1,4 @@
-"""`biphasic study clean`: list or delete items of a store that no study needs, by kind.
+"""What studies need of a store: `study clean` deletes the rest, `study verify` checks hashes.
 
 Nothing is deleted while another process works in the store. Each item is renamed before it is
 deleted, so an interruption never leaves a damaged item that looks finished.
@@ -7,24 +7,30 @@ deleted, so an interruption never leaves a damaged item that looks finished.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from biphasic.amounts import size
+from biphasic.analysis.report import report_damage
 from biphasic.analysis.study_file import read_study
 from biphasic.data.building.build import RECORD
+from biphasic.data.building.built import verify_build
+from biphasic.data.pairs import Pairs
 from biphasic.errors import BiphasicError, CheckpointError, DataError
 from biphasic.files import PARTIAL, digest
 from biphasic.locks import LOCK, Say, find_owner, lock_cleaning, refuse_locked, refuse_running_work
 from biphasic.records import STUDY, StudyRecord
+from biphasic.registration import read_registrations
 from biphasic.shown import Shown
 from biphasic.store import (
     BUILTIN,
     CHECKPOINT,
     CORPUS,
     JOB,
+    MANIFEST,
     OVERLAP,
     RESULT,
     STATE,
@@ -35,8 +41,9 @@ from biphasic.store import (
     Store,
     is_complete,
 )
-from biphasic.study import RESOLVED
+from biphasic.study import RESOLVED, lines_of
 from biphasic.study.find import study_folders
+from biphasic.study.inputs.corpus import phase_pairs
 from biphasic.study.inputs.tasks import overlap_path
 from biphasic.study.pins import (
     BY_NAME,
@@ -47,6 +54,8 @@ from biphasic.study.pins import (
     pin_path,
     read_pins,
 )
+from biphasic.study.plan.finished import Finished
+from biphasic.study.plan.plan import Plan
 from biphasic.study.resolve import content_hash, resolve
 from biphasic.study.run.record import settings_digest
 from biphasic.study.study import Study
@@ -86,23 +95,9 @@ class Cleaning(Shown):
             for one in self.items
         ]
 
-    def lines(self) -> Iterator[str]:
+    def lines(self) -> list[str]:
         """Return the items by kind."""
-        studies = ", ".join(self.studies) or "none"
-        yield f"studies of {self.root}: {studies}"
-        for problem in self.unsure:
-            yield f"  all corpora and tasks are kept: {problem}"
-        if not self.items:
-            yield "nothing to delete: studies or pins need everything else"
-        else:
-            yield "deleted:" if self.is_deleted else "no study needs:"
-            yield from _table(self.items)
-        if self.kept:
-            pins = "pretrain, adapt, evaluate or finetune"
-            yield f"kept, pinned by {pins} (--also-pretrained deletes):"
-            yield from _table(self.kept)
-        if self.items and not self.is_deleted:
-            yield "nothing was deleted; add --delete to delete these items"
+        return lines_of("cleaning", cleaning=self, most=_MOST, worth_naming=_WORTH_NAMING)
 
 
 def clean(
@@ -348,26 +343,129 @@ def _leftovers(places: Iterable[Path], deleted: set[Path]) -> Iterator[Item]:
                 yield _item("leftovers", path, "of an interrupted writer")
 
 
-def _table(items: Sequence[Item]) -> Iterator[str]:
-    kinds = dict.fromkeys(item.kind for item in items)
-    for kind in kinds:
-        of_kind = [item for item in items if item.kind == kind]
-        yield _row(kind, of_kind)
-        if kind in _WORTH_NAMING:
-            yield from _names(of_kind)
-    if len(kinds) > 1:
-        yield _row("all", items)
+@dataclass(repr=False)
+class Verification(Shown):
+    """Files of a study that were compared with their hashes."""
+
+    name: str  # Of the study.
+    checked: Counter[str] = field(default_factory=Counter[str])  # Number of verified items by kind.
+    # Number of missing items by kind: not made yet, or deleted.
+    missing: Counter[str] = field(default_factory=Counter[str])
+    problems: list[str] = field(default_factory=list[str])  # One line each, with its remedy.
+
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """A line for each damaged file, with its remedy; empty if all are intact."""
+        return tuple(self.problems)
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each kind of files."""
+        checked, missing = self.checked, self.missing
+        return [
+            {"kind": kind, "verified": checked[kind], "missing": missing[kind]}
+            for kind in dict.fromkeys((*checked, *missing))
+        ]
+
+    def lines(self) -> list[str]:
+        """Return the numbers."""
+        return lines_of("verification", found=self)
+
+    def check(self, kind: ArtifactType, folders: Iterable[Path], *, is_named: bool = True) -> None:
+        """Verify folders, which `is_named` by their identities; count missing ones."""
+        for folder in folders:
+            if not folder.exists():
+                self.missing[f"{kind.name}s"] += 1
+                continue
+            self.checked[f"{kind.name}s"] += 1
+            with self.noting():
+                kind.open(
+                    folder,
+                    identity=folder.name if is_named else None,
+                    remedy="delete the folder {0} and run the study again",
+                ).verify()
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Record an error of the block as damage."""
+        try:
+            yield
+        except BiphasicError as error:
+            self.problems.append(str(error))
 
 
-def _row(name: str, items: Sequence[Item]) -> str:
-    return f"  {name:<14}{len(items):>8,}  {size(sum(item.num_bytes for item in items)):>10}"
+def verify_study(folder: Path, *, say: Say) -> Verification:
+    """Verify all files that a study uses: text, pairs, tasks, states, fine-tunings, report."""
+    study, verification, record = Study.saved(folder), Verification(folder.name), None
+    store = study.store
+    with verification.noting():
+        record = study_record_of(folder)
+    with verification.noting():
+        read_registrations(folder)
+    plan, plan_problem = None, ""
+    try:
+        plan = resolve(study, missing="placeholder").plan
+    except BiphasicError as error:
+        plan_problem = str(error)
+    states, results = _names(record, plan)
+    say("reading text")
+    _check_text(study, record, plan, verification)
+    say("reading tasks")
+    verification.check(TASK, _tasks(plan, store), is_named=False)
+    say(f"reading {len(states):,} states and {len(results):,} fine-tunings")
+    at = Store(store)
+    verification.check(STATE, (at.folder(STATE, name) for name in states))
+    checkpoints = (path for name in states for path in store.glob(f"progress/{name}-from-*/step-*"))
+    verification.check(CHECKPOINT, sorted(checkpoints), is_named=False)
+    verification.check(RESULT, (at.folder(RESULT, name) for name in results))
+    verification.problems += report_damage(folder, hashes=True)
+    if plan_problem and not verification.damage:
+        verification.problems.append(plan_problem)
+    return verification
 
 
-def _names(items: Sequence[Item]) -> Iterator[str]:
-    largest = sorted(items, key=lambda item: -item.num_bytes)
-    for item in largest[:_MOST]:
-        about = f"  {item.about}" if item.about else ""
-        head, separator, tail = item.path.name.partition("-from-")
-        yield f"    {head[:12] + separator + tail:<20}{size(item.num_bytes):>10}{about}"
-    if len(items) > _MOST:
-        yield f"    and {len(items) - _MOST:,} smaller ones"
+def _names(record: StudyRecord | None, plan: Plan | None) -> tuple[list[str], list[str]]:
+    """Return the states and fine-tunings that a study's record and its plan name."""
+    states, results = set[str](), set[str]()
+    if record is not None:
+        states.update(record.states)
+        results.update(run.id for run in (*record.runs, *record.baselines))
+    if plan is not None and not plan.assumed:
+        finished, planned = Finished.of(plan), {segment.id for segment in plan.segments}
+        missing = {segment.id for segment in finished.missing_segments()}
+        states = (states - planned) | (planned & finished.states) | missing
+        results.update(plan.run_ids())
+    return sorted(states), sorted(results)
+
+
+def _tasks(plan: Plan | None, store: Path) -> list[Path]:
+    """Return the folders of a study's tasks, or of all tasks if there is no plan."""
+    if plan is None:
+        return sorted(path.parent for path in (store / "tasks").rglob(MANIFEST))
+    folders = {folder for t in plan.tasks for folder in (t.folder, t.training.folder)}
+    return sorted(folder for folder in folders if (folder / MANIFEST).is_file())
+
+
+def _check_text(
+    study: Study, record: StudyRecord | None, plan: Plan | None, verification: Verification
+) -> None:
+    hashes = set[str]()
+    if record is not None:
+        text = record.provenance.get("data", {}).get("training corpus", {})
+        hashes.add(str(text.get("content hash")))
+    if plan is not None:
+        hashes.add(plan.fingerprint.corpus_hash)
+    phases = (phase for recipe in study.recipes.values() for phase in recipe.phases)
+    named = {phase.corpus for phase in phases} | {study.config.corpus.folder}
+    folders = {*filter(None, named)}
+    for record_file in sorted((study.store / "data").glob(f"*/{RECORD}")):
+        with verification.noting():
+            if corpus_hash(record_file.parent) in hashes:
+                folders.add(record_file.parent)
+    for path in sorted(folders):
+        verification.checked["corpora"] += 1
+        with verification.noting():
+            verify_build(path)
+    for path in phase_pairs(study.recipes.values()):
+        verification.checked["pairs"] += 1
+        with verification.noting():
+            Pairs(path)
