@@ -25,9 +25,8 @@ from rich.console import Console
 
 from biphasic.execution import scheduler as schedule
 from biphasic.execution.display import StudyDisplay
-from biphasic.execution.executor import Work
+from biphasic.execution.executor import Local, Work
 from biphasic.execution.job import WorkItem
-from biphasic.execution.local import Local
 from biphasic.execution.registry import Cluster
 from biphasic.execution.scheduler import RetryPolicy, Scheduler, Watcher
 from biphasic.study.inputs.corpus import DataPaths

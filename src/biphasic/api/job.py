@@ -69,7 +69,7 @@ class Run(Root, Quiet):
     """Compute threads."""
 
     def __call__(self) -> JobRun:
-        from biphasic.execution.local import run_here
+        from biphasic.execution.executor import run_here
         from biphasic.training.memory import tune_allocator
 
         check_cores(num_threads=self.threads)

@@ -88,7 +88,7 @@ class RunStudy(Overrides, Logged, Jobs):
     of this machine above for its nodes."""
 
     def __call__(self) -> StudyOutcome:
-        from biphasic.execution.local import Local
+        from biphasic.execution.executor import Local
         from biphasic.execution.registry import load_executor
         from biphasic.execution.scheduler import RetryPolicy
         from biphasic.study.run.run import execute_study

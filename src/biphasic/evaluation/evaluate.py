@@ -20,9 +20,8 @@ from biphasic.config import NAME_PATTERN, nearest, parse_config, parse_overrides
 from biphasic.errors import ConfigError, StudyError, TrainingError
 from biphasic.evaluation.result import Evaluation
 from biphasic.execution.display import StudyDisplay, job_bar
-from biphasic.execution.executor import Work
+from biphasic.execution.executor import Local, Work, run_here
 from biphasic.execution.job import WorkItem
-from biphasic.execution.local import Local, run_here
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
 from biphasic.files import expanded
 from biphasic.model.compute.device import compute_threads, computing_on, visible_devices

@@ -10,8 +10,7 @@ from pydantic import Field
 
 from biphasic.config import Config, load_settings, parse_config
 from biphasic.execution.cluster.site import Site, check_fits, load_site
-from biphasic.execution.executor import Executor, ExecutorConfig, Work
-from biphasic.execution.local import Local
+from biphasic.execution.executor import Executor, ExecutorConfig, Local, Work
 from biphasic.plugins import accepting, anchored, is_plugin, names_of, pinned_names
 
 

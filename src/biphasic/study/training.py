@@ -11,7 +11,7 @@ from rich.console import Console
 
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
-from biphasic.execution.local import run_here
+from biphasic.execution.executor import run_here
 from biphasic.locks import Say
 from biphasic.plugins import keep_files
 from biphasic.progress import say_on

@@ -3,7 +3,7 @@
 import pytest
 
 from biphasic.errors import ConfigError
-from biphasic.execution.local import Local
+from biphasic.execution.executor import Local
 from biphasic.execution.registry import load_executor
 from biphasic.testing import check_executor
 from plugin_files import page_code

@@ -20,9 +20,8 @@ from biphasic.errors import (
     StudyError,
 )
 from biphasic.execution import ranks
-from biphasic.execution.executor import Work
+from biphasic.execution.executor import Work, WorkerPool
 from biphasic.execution.job import JobFailedError
-from biphasic.execution.local import WorkerPool
 from biphasic.execution.slots import Slot
 from biphasic.execution.worker import WorkerProcess
 from biphasic.locks import lock_work

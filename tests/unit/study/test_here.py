@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from biphasic.errors import LockHeldError, StoppedError
-from biphasic.execution import local as here
-from biphasic.execution.local import run_here
+from biphasic.execution import executor as here
+from biphasic.execution.executor import run_here
 
 
 class FakeJob:

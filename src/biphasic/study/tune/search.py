@@ -21,8 +21,8 @@ from biphasic.analysis.tune_record import (
 )
 from biphasic.config import dump_settings, load_settings
 from biphasic.errors import ConfigError, StoppedError, StudyError
+from biphasic.execution.executor import Local
 from biphasic.execution.job import Failure
-from biphasic.execution.local import Local
 from biphasic.execution.scheduler import RetryPolicy
 from biphasic.files import expanded, read_json_object, write_bytes, write_json, write_text
 from biphasic.shown import Shown, inline
