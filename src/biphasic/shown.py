@@ -38,9 +38,7 @@ class Shown:
     @property
     def frame(self) -> DataFrame:
         """The result as a table of pandas, with a row for each item."""
-        from pandas import DataFrame  # noqa: PLC0415 - takes half a second
-
-        return DataFrame([dict(row) for row in self.table()])
+        return _frame(self.table())
 
     def __str__(self) -> str:
         """Return the text that the command prints."""
@@ -56,7 +54,7 @@ class Shown:
 
     def _repr_html_(self) -> str:
         """Return the drawing and the table for a notebook; the text if there is no table."""
-        table = self.frame
+        table = _frame(self.table())
         if table.empty:
             return f"{self.drawing()}<pre>{escape(str(self))}</pre>"
         title = str(self).partition("\n")[0]
@@ -83,6 +81,12 @@ class Findings(Shown):
     def lines(self) -> Sequence[str]:
         """Return the lines."""
         return self.sentences
+
+
+def _frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
+    from pandas import DataFrame  # noqa: PLC0415 - takes half a second
+
+    return DataFrame([dict(row) for row in rows])
 
 
 def _cell(value: Any) -> Any:

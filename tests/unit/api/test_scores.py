@@ -38,6 +38,15 @@ def test_an_analysis_has_the_numbers_of_the_command(results, cli):
     assert str(analysis) == repr(analysis)
 
 
+def test_an_analysis_is_a_frame_with_the_factors_of_models(tmp_path):
+    for name, score in (("610m-mlm20-42k", 0.6), ("610m-mlm40-42k", 0.7), ("610m-clm-42k", 0.5)):
+        write_cell(tmp_path, f"results/{name}/sc/MNLI", {"1e-4": [score, score]})
+    frame = biphasic.analyze(tmp_path).frame
+    by_rate = frame[frame["objective"] == "MLM"].set_index("mask_rate")["mean"]
+    assert by_rate.to_dict() == {0.2: pytest.approx(60), 0.4: pytest.approx(70)}
+    assert frame.loc[frame["model"] == "610m-clm-42k", "clm_steps"].tolist() == [42_000]
+
+
 def test_a_notebook_gets_a_drawing_and_a_table_without_markup_of_names(results):
     shown = biphasic.analyze(results)._repr_html_()
     assert shown.count("<svg") == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ from biphasic.analysis.words import (
 )
 from biphasic.palette import objective_styles
 from biphasic.shown import Shown, inline, table_lines
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _MOST_NAMED = 6  # models of a group that are named; of larger groups, only the ranks
 
@@ -227,6 +230,10 @@ def _cell_json(model: str, dataset: DatasetInfo, score: Score) -> dict[str, Any]
 
 
 _MOST_MODELS = 40  # of a drawing
+_FACTORS = (
+    "size", "parameters", "objective", "mask_rate", "clm_steps", "mlm_steps", "total_steps",
+    "start", "continued_steps", "is_final", "flops", "labels", "optimizer", "attention", "group",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
@@ -244,6 +251,16 @@ class Analysis(Shown):
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return a row for each model and dataset: mean, half-width and number of seeds."""
         return score_rows(self.scores)
+
+    @property
+    def frame(self) -> DataFrame:
+        """The same table of pandas, with the factors of the models as further columns."""
+        from biphasic.analysis.figures.catalog import models_of  # noqa: PLC0415
+
+        frame, models = super().frame, models_of(self.scores)[["model", *_FACTORS]]
+        if frame.empty:
+            return frame
+        return frame.merge(models.drop_duplicates("model"), on="model", how="left")
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers, as `--json` prints them."""
