@@ -33,8 +33,8 @@ ConfigT = TypeVar("ConfigT", bound="Config")
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,79}$"
 # Maximum size of a file of settings; PyYAML without libyaml takes about 15 seconds for it.
 MOST_BYTES = 1 << 19
-MOST_VALUES = 1_000_000  # Maximum number of values in a file of settings, with aliases expanded.
-MOST_DEPTH = 100  # Maximum depth of the values in a file of settings.
+_MOST_VALUES = 1_000_000  # Maximum number of values in a file of settings, with aliases expanded.
+_MOST_DEPTH = 100  # Maximum depth of the values in a file of settings.
 # libyaml's is ten times as fast; PyYAML may be installed without it.
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 DURATION = r"^[0-9]{1,4}:[0-5][0-9]:[0-5][0-9]$"  # Pattern of times `HH:MM:SS`.
@@ -132,7 +132,7 @@ def load_settings(path: Path | str) -> dict[str, Any]:
                     f"{path}: larger than {MOST_BYTES >> 10} KiB, the maximum for a file of "
                     "settings; is this the right file?"
                 )
-            raw = parse_yaml(content.decode("utf-8"))
+            raw = _parse_yaml(content.decode("utf-8"))
         except FileNotFoundError:
             raise ConfigError(f"{path}: no such file") from None
         except UnicodeDecodeError as error:
@@ -140,7 +140,7 @@ def load_settings(path: Path | str) -> dict[str, Any]:
         except yaml.YAMLError as error:
             mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
             line = f"line {mark.line + 1}: " if mark else ""
-            raise ConfigError(f"{path}: not valid YAML: {line}{yaml_reason(error)}") from None
+            raise ConfigError(f"{path}: not valid YAML: {line}{_yaml_reason(error)}") from None
     if raw is None:
         raise ConfigError(f"{path}: is empty; expected a mapping of settings")
     if not isinstance(raw, dict):
@@ -212,10 +212,10 @@ def apply_override(raw: dict[str, Any], override: str, *, option: str = "--set")
         raise ConfigError(f"{where}: expected KEY=VALUE, e.g. {key or 'seed'}=1")
     with reading(where, ConfigError):
         try:
-            value = parse_yaml(text)
+            value = _parse_yaml(text)
         except yaml.YAMLError as error:
             raise ConfigError(
-                f"{where}: the value is not valid YAML: {yaml_reason(error)}"
+                f"{where}: the value is not valid YAML: {_yaml_reason(error)}"
             ) from None
     put(raw, key, value, where=where)
 
@@ -392,22 +392,22 @@ def dump_settings(settings: Any) -> str:
     return yaml.dump(settings, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
-def parse_yaml(text: str) -> Any:
+def _parse_yaml(text: str) -> Any:
     """Return the values in a text; `yaml.YAMLError` says what is wrong with it."""
     # The loader recurses in C, where a value that is nested too deeply would end the process.
     depth = 0
     for event in yaml.parse(text, Loader=_SafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > MOST_DEPTH:
+        if depth > _MOST_DEPTH:
             raise yaml.YAMLError("nested too deeply")
     loader = _Loader(text)
     try:
         node = loader.get_single_node()
         if node is None:
             return None
-        if _num_values(node, {}) > MOST_VALUES:
-            raise _yaml_error(node, f"aliases expand it to more than {MOST_VALUES:,} values")
+        if _num_values(node, {}) > _MOST_VALUES:
+            raise _yaml_error(node, f"aliases expand it to more than {_MOST_VALUES:,} values")
         return loader.construct_document(node)
     finally:
         loader.dispose()
@@ -428,7 +428,7 @@ def _num_values(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
     return known[node]
 
 
-def yaml_reason(error: yaml.YAMLError) -> str:
+def _yaml_reason(error: yaml.YAMLError) -> str:
     """Return what is wrong, without where."""
     if isinstance(error, yaml.MarkedYAMLError):
         return " ".join(filter(None, (error.context, error.problem)))

@@ -70,14 +70,14 @@ def short_name(reference: str) -> str:
 def named_plugins(*settings: object) -> dict[str, tuple[str, ...]]:
     """Return file or distribution and version, with the hash of the code, by short name."""
     texts: dict[str, set[str]] = {}
-    for _, plugin in settings_of_plugins(settings):
+    for _, plugin in _settings_of_plugins(settings):
         is_file = plugin.reference.startswith(f"{plugin.origin}:")
         text = plugin.reference if is_file else f"{plugin.origin}, {plugin.reference}"
         texts.setdefault(plugin.name, set()).add(text)
     return {name: tuple(sorted(found)) for name, found in sorted(texts.items())}
 
 
-def settings_of_plugins(value: object) -> Iterator[tuple[Config, Plugin]]:
+def _settings_of_plugins(value: object) -> Iterator[tuple[Config, Plugin]]:
     """Yield the settings of plugins in some settings, at any depth, with their plugin."""
     if isinstance(value, Config):
         if (plugin := getattr(value, "plugin", None)) is not None:
@@ -85,7 +85,7 @@ def settings_of_plugins(value: object) -> Iterator[tuple[Config, Plugin]]:
         value = tuple(getattr(value, name) for name in type(value).model_fields)
     if isinstance(value, tuple):
         for item in value:
-            yield from settings_of_plugins(item)
+            yield from _settings_of_plugins(item)
 
 
 def references_in(record: object) -> list[str]:

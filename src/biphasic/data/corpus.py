@@ -97,7 +97,7 @@ class Corpus:
         """Yield each shard's file, its tokens, and the lengths of its documents."""
         ends = np.cumsum(self.details.shard_documents)
         for index, lengths in enumerate(np.split(self.lengths, ends[:-1])):
-            file = self.folder / shard_name(index)
+            file = self.folder / _shard_name(index)
             # Map each shard again, so at most one is in memory.
             yield file, np.memmap(file, dtype=self.details.dtype, mode="r"), lengths
 
@@ -121,7 +121,7 @@ def assemble_corpus(
                 lines.writelines(compress(islice(names, len(lengths)), has_tokens))
                 if not has_tokens.any():
                     continue
-                target = partial / shard_name(len(kept))
+                target = partial / _shard_name(len(kept))
                 _place(tokens, target, num_bytes=int(lengths.sum()) * int(dtype[-1]))
                 kept.append(lengths[has_tokens])
                 _hash_documents(content_hash, np.memmap(target, dtype, mode="r"), kept[-1])
@@ -172,7 +172,7 @@ def plugins_of(provenance: Mapping[str, Any]) -> Iterator[str]:
         yield from texts
 
 
-def shard_name(index: int) -> str:
+def _shard_name(index: int) -> str:
     """Return the name of a shard's file."""
     return f"tokens-{index:05d}.bin"
 

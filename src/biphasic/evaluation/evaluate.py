@@ -53,9 +53,9 @@ from biphasic.study.settings.arms import merge_settings, name_for_files
 from biphasic.study.settings.study import PAPER, StudyConfig, TaskConfig, finetuning_of
 from biphasic.study.sizing.speed import measure_speed, precision_advice
 from biphasic.study.study import Study
-from biphasic.tasks.kinds.registry import KINDS
+from biphasic.tasks.kinds.registry import KINDS, name_in_kind
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.source import is_mteb, name_in_kind, name_of, split_source, told_apart
+from biphasic.tasks.source import is_mteb, name_of, split_source, told_apart
 from biphasic.training.memory import tune_allocator
 
 LEARNING_RATES = (2e-5, 5e-5, 1e-4, 2e-4)  # default rates: the inner four of the study's six

@@ -97,7 +97,7 @@ def write_export_card(folder: Path, export: Export) -> None:
         store = source.folder.resolve().parent.parent
         of_state, left_out = scores_of_state(store / RESULT.place, source.state.identity)
         scores = [_mean_score(score) for score in of_state]
-        trained = training_facts(source.state, of_state, store=store, tokenizer=source.tokenizer)
+        trained = _training_facts(source.state, of_state, store=store, tokenizer=source.tokenizer)
         is_tuned = any(score.results[0].facts.is_trained for score in of_state)
         facts |= {**trained, "left_out": left_out, "is_tuned": is_tuned}
     _write_card(
@@ -316,7 +316,7 @@ _SETTINGS = {
 _GROUPS = {"learning_rate": "learning rate", "optimizer": "optimizer", "seeds": "seeds"}
 
 
-def training_facts(
+def _training_facts(
     state: StateRecord, scores: Sequence[TaskScore], *, store: Path, tokenizer: TextTokenizer
 ) -> dict[str, Any]:
     """Return the template variables for training, text, losses and scores."""

@@ -100,7 +100,7 @@ def read_reference(source: Source, vectors: TrainedVectors, *, dtype: Dtype) -> 
 
 
 @torch.no_grad()
-def read_double(source: Source, reference: Reference, *, dtype: Dtype) -> dict[str, Tensor]:
+def _read_double(source: Source, reference: Reference, *, dtype: Dtype) -> dict[str, Tensor]:
     """Compute the outputs of a reference in fp64, where rounding is negligible."""
     model = load_encoder(source.folder, batching=reference.batching)
     round_weights(model, dtype)
@@ -205,7 +205,7 @@ def check_export(
     precision = "fp32"
     if "fp64" in found:
         say("comparing in fp64, as fp32 rounding may explain the difference")
-        double = read_double(source, reference, dtype=dtype)
+        double = _read_double(source, reference, dtype=dtype)
         differences |= _differences(found["fp64"], {key: double[key] for key in expected | pooled})
         precision = "fp64"
     what, largest = max(differences.items(), key=lambda item: (item[1] != item[1], item[1]))

@@ -44,7 +44,7 @@ from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.records import HeadRecord, Task
 from biphasic.tasks.use import HEAD_FORMAT, HEAD_RECORD, read_head
 
-NUM_EXAMPLES = 8  # texts on which outputs are compared
+_NUM_EXAMPLES = 8  # texts on which outputs are compared
 
 
 @dataclass(frozen=True, repr=False)
@@ -128,7 +128,7 @@ def _make(
     [planned], encoder = plan.tasks, encoder_of(plan).folder
     protocol = planned.training.protocol
     tokenizer, task = TextTokenizer.load(encoder), load_task(planned.folder)
-    texts = KINDS[planned.info.kind].examples.sample(task, most=NUM_EXAMPLES)
+    texts = KINDS[planned.info.kind].examples.sample(task, most=_NUM_EXAMPLES)
     sequences = example_sequences(texts, tokenizer, max_seqlen=protocol.max_seqlen)
     # Beside `out`, where there is space for weights.
     with tempfile.TemporaryDirectory(prefix=f".partial-{out.name}-", dir=out.parent) as name:

@@ -123,7 +123,7 @@ def write_model(
     """Write `config.json` and weights as safetensors, in files up to `max_shard_size`."""
     source_config = read_config(source.folder)
     was_decoder = is_decoder(source_config)
-    direction = causal_config if causal else exported_config
+    direction = causal_config if causal else _exported_config
     config = direction(source_config, source.tokenizer)
     if with_head:
         model, has_head = _load(source.folder, config)
@@ -191,7 +191,7 @@ def round_weights(model: PreTrainedModel, dtype: Dtype) -> None:
             tensor.copy_(tensor.to(getattr(torch, dtype)))
 
 
-def exported_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:
+def _exported_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:
     """Return the configuration with which transformers runs a model in both directions.
 
     Models of Llama's architecture become `eurobert`, which is bidirectional and has an encoder's

@@ -49,7 +49,7 @@ def write_merge(
     from biphasic.training.state import save_tensors  # noqa: PLC0415
 
     for group, share in groups.items():
-        group_members(group)
+        _group_members(group)
         if not 0 <= share <= 1:
             raise ConfigError(f"group '{group}': {share:g}; give 0 to 1")
     if not is_complete(out):
@@ -72,7 +72,7 @@ def write_merge(
                 return out
         refuse_existing(out)
         bodies = [empty_body(side.folder).named_parameters() for side in sides]  # without weights
-        check_shapes(*({name: tuple(tensor.shape) for name, tensor in body} for body in bodies))
+        _check_shapes(*({name: tuple(tensor.shape) for name, tensor in body} for body in bodies))
         models = [load_pretrained(side.folder, head_for=()) for side in sides]
         before, after = map(saved_tensors, models)
         shares = shares_of(after, weight, groups)
@@ -92,7 +92,7 @@ def shares_of(names: Iterable[str], weight: float, groups: Mapping[str, float]) 
     places = {name: _place(name) for name in names}
     shares: dict[str, float] = {}
     for group, share in groups.items():
-        members = group_members(group)
+        members = _group_members(group)
         found = [name for name, place in places.items() if place in members]
         if absent := sorted(members.difference(places.values()), key=str):
             raise ConfigError(f"group '{group}': the models have no weights of {absent[0]}")
@@ -102,7 +102,7 @@ def shares_of(names: Iterable[str], weight: float, groups: Mapping[str, float]) 
     return dict.fromkeys(places, weight) | shares
 
 
-def group_members(group: str) -> frozenset[int | str]:
+def _group_members(group: str) -> frozenset[int | str]:
     """Return the layers of a group, or its name."""
     if group in ("embeddings", "rest"):
         return frozenset({group})
@@ -120,7 +120,7 @@ def _place(name: str) -> int | str:
     return "embeddings" if "embed" in name or ".wte." in name or ".wpe." in name else "rest"
 
 
-def check_shapes(
+def _check_shapes(
     base: Mapping[str, tuple[int, ...]], adapted: Mapping[str, tuple[int, ...]]
 ) -> None:
     """Check that weights can be merged; `base` may lack rows."""
@@ -147,7 +147,7 @@ def merge_tensors(
 
     `shares` has the share of `adapted` for each tensor.
     """
-    check_shapes(*({n: tuple(t.shape) for n, t in side.items()} for side in (base, adapted)))
+    _check_shapes(*({n: tuple(t.shape) for n, t in side.items()} for side in (base, adapted)))
     merged: dict[str, Tensor] = {}
     for name, tensor in adapted.items():
         before, after = base[name].detach(), tensor.detach()

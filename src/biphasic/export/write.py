@@ -60,7 +60,7 @@ def check_format(format: str) -> None:
     if format not in (known := get_args(Format)):
         raise ConfigError(f"format: unknown value '{format}'{nearest(format, known)}")
     if format == "onnx":
-        require_packages()
+        _require_packages()
 
 
 def write_export(
@@ -193,7 +193,7 @@ def _write(
     return export
 
 
-GRAPH = Path("onnx") / "model.onnx"  # where optimum and sentence-transformers look
+_GRAPH = Path("onnx") / "model.onnx"  # where optimum and sentence-transformers look
 # For hidden states; relative to the largest if that is above 1, as fp32 rounds relatively.
 TOLERANCE = 1e-4
 # onnxruntime may round by this factor more than torch, where fp32 rounds by more than that.
@@ -220,7 +220,7 @@ def write_onnx(folder: Path, out: Path, *, pooling: Pooling = "mean") -> float:
     `folder` is a checked export for sentence-transformers. The result is the largest difference
     between onnxruntime and torch, in units of the tolerance's scale.
     """
-    require_packages()
+    _require_packages()
     with _quietly(), new_folder(out) as partial:
         encoder = _Encoder(_load(folder), pooling).eval()
         # Configuration, tokenizer, card and pooling; the graph holds the weights.
@@ -231,8 +231,8 @@ def write_onnx(folder: Path, out: Path, *, pooling: Pooling = "mean") -> float:
             copy_function=shutil.copyfile,
             dirs_exist_ok=True,
         )
-        _export(encoder, partial / GRAPH, folder=folder)
-        return _compare(encoder, partial / GRAPH, folder=folder)
+        _export(encoder, partial / _GRAPH, folder=folder)
+        return _compare(encoder, partial / _GRAPH, folder=folder)
 
 
 class _Encoder(nn.Module):
@@ -252,7 +252,7 @@ class _Encoder(nn.Module):
         return states, (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
 
 
-def require_packages() -> None:
+def _require_packages() -> None:
     """Raise an error if packages of the extra `onnx` are missing."""
     missing = [package for package in _PACKAGES if find_spec(package) is None]
     if missing:

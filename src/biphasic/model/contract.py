@@ -400,7 +400,7 @@ def _rebuilt(
 
 
 # Default maximum input, even if a model supports more: the study's row length.
-MAX_INPUT_TOKENS = 2048
+_MAX_INPUT_TOKENS = 2048
 
 _LIMITS = "check the numbers in its config.json and tokenizer_config.json"
 
@@ -411,7 +411,7 @@ class ModelLimits:
 
     # Recommended maximum input in tokens, including special tokens: the lowest of its positions,
     # its authors' limit for sentences (`sentence_bert_config.json`), its tokenizer's limit, and
-    # `MAX_INPUT_TOKENS`.
+    # `_MAX_INPUT_TOKENS`.
     longest_input: int
     positions: int | None  # longest input that it has positions for; None without a limit
     num_embeddings: int  # number of tokens that it has embeddings for
@@ -432,7 +432,7 @@ def model_limits(folder: Path) -> ModelLimits:
             positions,
             _stated(folder / "sentence_bert_config.json", "max_seq_length"),
             tokenizer_limit(folder),
-            MAX_INPUT_TOKENS,
+            _MAX_INPUT_TOKENS,
         ]
         longest_input = min(int(limit) for limit in stated if limit)
         num_layers = getattr(body.config, "num_hidden_layers", None)

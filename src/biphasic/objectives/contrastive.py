@@ -26,7 +26,7 @@ from biphasic.errors import ConfigError
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.supervision import StatesLoss, Supervision, Vocabulary
 
-HeldoutFraction = Annotated[float, Field(ge=0, le=0.5, exclude_if=lambda share: not share)]
+_HeldoutFraction = Annotated[float, Field(ge=0, le=0.5, exclude_if=lambda share: not share)]
 # Not written if nothing is held out: earlier identities and records stay as they were.
 
 
@@ -46,7 +46,7 @@ class PairObjective(ObjectiveConfig):
     """Text before each query."""
     document_prompt: str = ""
     """Text before each document."""
-    heldout_fraction: HeldoutFraction = 0.0
+    heldout_fraction: _HeldoutFraction = 0.0
     """Share of the queries, by their hash, whose pairs are not trained on. Their loss is recorded,
     and `biphasic study tune` chooses rates by it."""
 

@@ -286,7 +286,7 @@ class Alternate(SeveralObjectives):
         raise RuntimeError(_ASK_FIRST)
 
 
-MOST_STEPS = 10_000_000
+_MOST_STEPS = 10_000_000
 """Each update gets a hash; a mistyped number should not keep a planner busy for days."""
 MOST_TOKENS = 1 << 20  # maximum row length; no encoder reads more
 MOST_TOKENS_PER_STEP = 1 << 28  # a hundred times the study's; its rows are planned in memory
@@ -295,7 +295,7 @@ MOST_TOKENS_PER_STEP = 1 << 28  # a hundred times the study's; its rows are plan
 class PhaseConfig(Config):
     """A contiguous part of a run."""
 
-    steps: Annotated[int, Field(gt=0, le=MOST_STEPS)]
+    steps: Annotated[int, Field(gt=0, le=_MOST_STEPS)]
     """Optimizer steps."""
     learning_rate: LearningRateConfig | None = None
     """Starts a new schedule, which lasts until another phase starts one."""

@@ -25,7 +25,7 @@ from biphasic.data.text.source import SourceContext, SourceDocument, TextSource
 from biphasic.errors import DataError
 
 # Package folders without documentation of their own: tests, caches, vendored copies.
-SKIPPED_FOLDERS = frozenset(
+_SKIPPED_FOLDERS = frozenset(
     {"__pycache__", "test", "tests", "testing", "_tests", "idle_test", "site-packages"}
     | {"dist-packages", "_vendor", "_vendored", "vendored", "externals", "third_party"}
     | {"turtledemo", "pydoc_data", "ensurepip", "lib2to3"}
@@ -59,7 +59,7 @@ def find_modules(root: Path, package: str) -> Iterator[tuple[str, Path]]:
         parts = path.relative_to(root).with_suffix("").parts
         name = parts[-1]
         is_test = name.startswith("test_") or name.endswith("_test") or name == "conftest"
-        if SKIPPED_FOLDERS.isdisjoint(parts[:-1]) and not is_test:
+        if _SKIPPED_FOLDERS.isdisjoint(parts[:-1]) and not is_test:
             named = parts[:-1] if name == "__init__" else parts
             yield ".".join([package, *named] if package else named), path
 
@@ -162,7 +162,7 @@ def _string(node: ast.expr) -> str:
 
 Split = Literal["train", "validation", "test"]
 
-PYDOCS_VERSION = 2  # increase by hand whenever the same libraries would give different documents
+_PYDOCS_VERSION = 2  # increase by hand whenever the same libraries would give different documents
 STANDARD_LIBRARY = "python"
 # Libraries and their packages. Those not installed are not part of the corpus. Test and lint tools
 # are omitted: the text does not depend on them.
@@ -194,8 +194,8 @@ LIBRARIES: Mapping[str, tuple[str, ...]] = dict(
     )
 )
 
-MIN_CHARACTERS = 120
-MAX_CHARACTERS = 40_000
+_MIN_CHARACTERS = 120
+_MAX_CHARACTERS = 40_000
 VALIDATION_SHARE = 0.06
 TEST_SHARE = 0.10
 
@@ -286,7 +286,7 @@ def pydocs_origin(libraries: Collection[str] | None) -> dict[str, Any]:
         # It has no version in `libraries`; this records whether it is used.
         "standard_library": libraries is None or STANDARD_LIBRARY in libraries,
         "python": platform.python_version(),
-        "pydocs_version": PYDOCS_VERSION,
+        "pydocs_version": _PYDOCS_VERSION,
     }
 
 
@@ -337,7 +337,7 @@ def document_text(docstring: Docstring) -> str:
     if written and written["name"] == docstring.name.rpartition(".")[2]:
         # Extension modules write the signature as the docstring's first line.
         signature, body = written["signature"], rest.strip()
-    if not is_useful(body):
+    if not _is_useful(body):
         return ""
     return f"{docstring.name}{signature}\n\n{body}"
 
@@ -350,14 +350,14 @@ def clean(text: str) -> str:
     return _BLANK_LINES.sub("\n\n", "\n".join(lines)).strip()
 
 
-def is_useful(body: str) -> bool:
+def _is_useful(body: str) -> bool:
     """Return whether a text is English prose of some length: no table, code or license."""
-    if not MIN_CHARACTERS <= len(body) <= MAX_CHARACTERS or _LICENCE.search(body):
+    if not _MIN_CHARACTERS <= len(body) <= _MAX_CHARACTERS or _LICENCE.search(body):
         return False
     prose = _DOCTEST.sub("", body)
     words = _WORDS.findall(prose.lower())
     letters = sum(len(word) for word in words)
-    if letters < 0.5 * MIN_CHARACTERS or letters < 0.5 * len("".join(prose.split())):
+    if letters < 0.5 * _MIN_CHARACTERS or letters < 0.5 * len("".join(prose.split())):
         return False
     return sum(word in _COMMON_WORDS for word in words) >= 0.1 * len(words)
 
@@ -417,6 +417,6 @@ def _read_topics() -> Iterator[Document]:
             for topic, text in ast.literal_eval(node.value).items():
                 module = f"pydoc_data.topics.{topic}"
                 body = clean(text)
-                if is_useful(body):
+                if _is_useful(body):
                     shown, split = f"{module}\n\n{body}", split_of(module)
                     yield Document(module, shown, module, STANDARD_LIBRARY, split)

@@ -32,12 +32,12 @@ from biphasic.pydocs.sections import Parameter, Sections, parse_sections, plain,
 from biphasic.tasks.folder import TaskDescription, write_task_folder
 from biphasic.tasks.records import TaskContent
 
-BLANK = "_"
+_BLANK = "_"
 
-MAX_LIBRARIES = 12
-MIN_WORDS = 10
-MAX_WORDS = 40
-MAX_BLANK_SHARE = 0.25
+_MAX_LIBRARIES = 12
+_MIN_WORDS = 10
+_MAX_WORDS = 40
+_MAX_BLANK_SHARE = 0.25
 
 # Words that reveal a library besides its name: aliases, makers, types and engines.
 _TELLTALES = frozenset(
@@ -62,8 +62,8 @@ _BLANKS = re.compile(r"_(?:[\s.,'/-]*_)+")
 
 MIN_TOKENS = 15
 MAX_TOKENS = 60
-MAX_TYPE_TOKENS = 10
-MAX_DEFAULT_TOKENS = 4
+_MAX_TYPE_TOKENS = 10
+_MAX_DEFAULT_TOKENS = 4
 TAGS = ("O", "B-DEFAULT", "I-DEFAULT", "B-NAME", "I-NAME", "B-TYPE", "I-TYPE")
 
 # Words only: colons, brackets and full stops would reveal names and types.
@@ -71,7 +71,7 @@ _TOKEN = re.compile(r"-?\w+(?:[.'/-]\w+)*")
 _CUES: tuple[tuple[str, ...], ...] = ((), ("default",), ("defaults", "to"), ())
 
 MAX_CONTEXT_CHARACTERS = 700
-MIN_PARAMETERS = 2
+_MIN_PARAMETERS = 2
 
 # Weights of the kinds of questions that a docstring can answer.
 _KINDS = ("description", "description", "description", "type", "default", "default", "returns")
@@ -93,10 +93,10 @@ _QUESTIONS = {
 
 Starts = dict[tuple[str, str], int]  # offsets of answers by `(kind, parameter)`
 
-MIN_QUERY_WORDS = 5
-MAX_QUERY_WORDS = 30
-MIN_TEXT_WORDS = 20
-MAX_TEXT_WORDS = 70
+_MIN_QUERY_WORDS = 5
+_MAX_QUERY_WORDS = 30
+_MIN_TEXT_WORDS = 20
+_MAX_TEXT_WORDS = 70
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def library_labels(parsed: Sequence[ParsedDocument]) -> list[str]:
     """Return the libraries with the most test documents, in alphabetical order."""
     counts = Counter(item.document.library for item in parsed if item.document.split == "test")
     ranked = sorted(counts, key=lambda library: (-counts[library], library))
-    return sorted(ranked[:MAX_LIBRARIES])
+    return sorted(ranked[:_MAX_LIBRARIES])
 
 
 def library_examples(parsed: Sequence[ParsedDocument], labels: Sequence[str]) -> Iterator[Example]:
@@ -142,10 +142,10 @@ def library_examples(parsed: Sequence[ParsedDocument], labels: Sequence[str]) ->
     for item in parsed:
         document = item.document
         passage = _passage(item.sections.prose)
-        if document.library not in labels or len(passage.split()) < MIN_WORDS:
+        if document.library not in labels or len(passage.split()) < _MIN_WORDS:
             continue
         text = blank_names(passage, name=document.id)
-        if text.split().count(BLANK) <= MAX_BLANK_SHARE * len(text.split()):
+        if text.split().count(_BLANK) <= _MAX_BLANK_SHARE * len(text.split()):
             record = {"text": text, "label": labels.index(document.library)}
             yield Example(
                 document.id, document.split, record, (passage,), (text,), document.library
@@ -160,18 +160,18 @@ def blank_names(text: str, *, name: str) -> str:
         word = match[0]
         lower = word.lower()
         is_name = lower in parts or lower in _LIBRARY_NAMES or lower in _TELLTALES
-        return BLANK if is_name or lower == STANDARD_LIBRARY or _IDENTIFIER.search(word) else word
+        return _BLANK if is_name or lower == STANDARD_LIBRARY or _IDENTIFIER.search(word) else word
 
-    return _BLANKS.sub(BLANK, _WORD.sub(blank, text))
+    return _BLANKS.sub(_BLANK, _WORD.sub(blank, text))
 
 
 def _passage(prose: Sequence[str]) -> str:
-    """Return the first sentences of the prose that fit into `MAX_WORDS`."""
+    """Return the first sentences of the prose that fit into `_MAX_WORDS`."""
     words = 0
     chosen = []
     for sentence in (sentence for paragraph in prose for sentence in sentences(paragraph)):
         words += len(sentence.split())
-        if words > MAX_WORDS:
+        if words > _MAX_WORDS:
             break
         chosen.append(sentence)
     return " ".join(chosen)
@@ -205,7 +205,7 @@ def tag_parameter(parameter: Parameter, *, key: str) -> list[tuple[str, str]]:
     kind = _TOKEN.findall(parameter.type)
     default = _TOKEN.findall(parameter.default)
     description = _TOKEN.findall(parameter.description)
-    if len(kind) > MAX_TYPE_TOKENS or len(default) > MAX_DEFAULT_TOKENS or not description:
+    if len(kind) > _MAX_TYPE_TOKENS or len(default) > _MAX_DEFAULT_TOKENS or not description:
         return []
     cue = _CUES[draw(key, len(_CUES))] if default else ()
     return [
@@ -228,13 +228,13 @@ def parameter_questions(parsed: Sequence[ParsedDocument]) -> Iterator[Example]:
         described = _described(item.sections)
         options = _options(item.sections, described)
         kinds = [kind for kind in _KINDS if options[kind]]
-        if len(described) < MIN_PARAMETERS or not kinds:
+        if len(described) < _MIN_PARAMETERS or not kinds:
             continue
         kind = kinds[draw(f"kind {name}", len(kinds))]
         choices = options[kind]
         choice = choices[draw(f"parameter {name}", len(choices))]
         window = _window(item.sections, described, choice)
-        if len(window) >= MIN_PARAMETERS:
+        if len(window) >= _MIN_PARAMETERS:
             context, starts = render(item.sections, window)
             yield _example(item, context, starts, kind=kind, target=described[choice])
 
@@ -344,9 +344,9 @@ def summary_examples(parsed: Sequence[ParsedDocument]) -> Iterator[Example]:
         document = item.document
         query = blank_own_name(item.sections.summary, name=document.id)
         text = blank_own_name(_rest(item.sections), name=document.id)
-        if not MIN_QUERY_WORDS <= len(query.split()) <= MAX_QUERY_WORDS:
+        if not _MIN_QUERY_WORDS <= len(query.split()) <= _MAX_QUERY_WORDS:
             continue
-        if len(text.split()) < MIN_TEXT_WORDS or query.lower().rstrip(".") in text.lower():
+        if len(text.split()) < _MIN_TEXT_WORDS or query.lower().rstrip(".") in text.lower():
             continue
         record = {"query": query, "text": text}
         evidence = (item.sections.summary, _rest(item.sections))
@@ -356,7 +356,7 @@ def summary_examples(parsed: Sequence[ParsedDocument]) -> Iterator[Example]:
 def blank_own_name(text: str, *, name: str) -> str:
     """Blank the last part of a qualified name wherever it occurs as a word."""
     last_part = re.escape(name.rpartition(".")[2])
-    return re.sub(rf"(?<!\w)(?:\w+\.)*{last_part}(?!\w)", BLANK, text, flags=re.IGNORECASE)
+    return re.sub(rf"(?<!\w)(?:\w+\.)*{last_part}(?!\w)", _BLANK, text, flags=re.IGNORECASE)
 
 
 def _rest(sections: Sections) -> str:
@@ -364,7 +364,7 @@ def _rest(sections: Sections) -> str:
     prose = [sentence for paragraph in sections.prose for sentence in sentences(paragraph)]
     entries = [f"{entry.name}: {entry.description}" for entry in sections.parameters]
     words = " ".join([*prose[1:], *entries, sections.returns]).split()
-    return " ".join(words[:MAX_TEXT_WORDS])
+    return " ".join(words[:_MAX_TEXT_WORDS])
 
 
 SPLITS: tuple[Split, ...] = ("test", "validation", "train")
@@ -372,7 +372,7 @@ TASKS_VERSION = 2  # increase by hand whenever the same documents would give dif
 BUILTIN_TASKS = {f"pydocs-{kind}": kind for kind in ("sc", "tc", "qa", "ir")}
 """The kind of each built-in task."""
 LIMITS: Mapping[Split, int] = {"train": 4_000, "validation": 400, "test": 600}
-RETRIEVAL_LIMITS: Mapping[Split, int] = {"train": 3_000, "validation": 300, "test": 600}
+_RETRIEVAL_LIMITS: Mapping[Split, int] = {"train": 3_000, "validation": 300, "test": 600}
 
 Selected = Mapping[Split, Sequence[Example]]
 
@@ -392,7 +392,7 @@ def build_tasks(documents: Sequence[Document], out: Path) -> None:
     chosen = leak_filter.select(parameter_questions(parsed), limits=LIMITS)
     _write(out, "qa", chosen, partial(_examples, ()), title="Parameter questions")
 
-    chosen = leak_filter.select(summary_examples(parsed), limits=RETRIEVAL_LIMITS)
+    chosen = leak_filter.select(summary_examples(parsed), limits=_RETRIEVAL_LIMITS)
     _write(out, "ir", chosen, _texts, title="Find the page")
 
 

@@ -46,7 +46,7 @@ class Setting:
 Baseline = Callable[[Any, Setting], Mapping[str, Any]]
 
 
-def scored_splits(task: ExampleTask) -> Iterator[tuple[str, Sequence[Any]]]:
+def _scored_splits(task: ExampleTask) -> Iterator[tuple[str, Sequence[Any]]]:
     """Yield the splits that are scored, with their examples."""
     yield from ((name, task.splits[name]) for name in SPLITS[1:] if name in task.splits)
 
@@ -55,13 +55,13 @@ def majority(task: ExampleTask, _: Setting) -> Mapping[str, Any]:
     """Predict the most frequent answer of training for every text; of labels, the lower one."""
     counts = Counter(example.answer for example in task.splits["train"])
     answer = min(counts, key=lambda answer: (-counts[answer], answer))
-    return {split: [answer] * len(examples) for split, examples in scored_splits(task)}
+    return {split: [answer] * len(examples) for split, examples in _scored_splits(task)}
 
 
 def mean_value(task: ExampleTask, _: Setting) -> Mapping[str, Any]:
     """Predict the mean value of training for every text."""
     mean = np.mean([example.answer for example in task.splits["train"]])
-    return {split: np.full(len(examples), mean) for split, examples in scored_splits(task)}
+    return {split: np.full(len(examples), mean) for split, examples in _scored_splits(task)}
 
 
 def dictionary(task: ExampleTask, _: Setting) -> Mapping[str, Any]:
@@ -87,18 +87,19 @@ def dictionary(task: ExampleTask, _: Setting) -> Mapping[str, Any]:
         return np.array([numbers[name] for name in names], dtype=np.int64)
 
     return {
-        split: [predict(one.words) for one in sentences] for split, sentences in scored_splits(task)
+        split: [predict(one.words) for one in sentences]
+        for split, sentences in _scored_splits(task)
     }
 
 
 def chance(task: ExampleTask, _: Setting) -> Mapping[str, Any]:
     """Give both sentences of every pair the same probability: a tie."""
-    return {split: np.zeros((len(pairs), 2)) for split, pairs in scored_splits(task)}
+    return {split: np.zeros((len(pairs), 2)) for split, pairs in _scored_splits(task)}
 
 
 def no_answer(task: ExampleTask, _: Setting) -> Mapping[str, Any]:
     """Answer no question."""
-    return {split: [""] * len(questions) for split, questions in scored_splits(task)}
+    return {split: [""] * len(questions) for split, questions in _scored_splits(task)}
 
 
 def shared_words(task: ExampleTask, _: Setting) -> Mapping[str, Any]:
@@ -109,7 +110,7 @@ def shared_words(task: ExampleTask, _: Setting) -> Mapping[str, Any]:
         sentences = [text.strip() for text in _SENTENCE.findall(question.context)] or [""]
         return max(sentences, key=lambda text: len(asked & {*_words(text)}))
 
-    return {split: [*map(answer, questions)] for split, questions in scored_splits(task)}
+    return {split: [*map(answer, questions)] for split, questions in _scored_splits(task)}
 
 
 def _words(text: str) -> list[str]:
@@ -139,7 +140,7 @@ def bag_of_words(task: ExampleTask, _: Setting, *, kind: str) -> Mapping[str, An
         )
     if kind != "sr" and len(np.unique(answers["train"], axis=0)) == 1:  # nothing to tell apart
         same = answers["train"][:1]
-        return {split: np.repeat(same, len(of), axis=0) for split, of in scored_splits(task)}
+        return {split: np.repeat(same, len(of), axis=0) for split, of in _scored_splits(task)}
 
     def score(predicted: Any) -> float:
         expected = answers["validation"]
@@ -161,21 +162,21 @@ def bag_of_words(task: ExampleTask, _: Setting, *, kind: str) -> Mapping[str, An
         if (value := score(model.predict(inputs["validation"]))) > best:
             best, chosen = value, model
     assert chosen is not None  # noqa: S101 - a score is finite
-    return {split: chosen.predict(inputs[split]) for split, _ in scored_splits(task)}
+    return {split: chosen.predict(inputs[split]) for split, _ in _scored_splits(task)}
 
 
 def tfidf_similarity(task: ExampleTask, _: Setting) -> Mapping[str, Any]:
     """Compare sentences by the cosine of their TF-IDF; frequencies are those of all pairs."""
     from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: PLC0415 - slow to load
 
-    every = [text for _, pairs in scored_splits(task) for one in pairs for text in _both(one)]
+    every = [text for _, pairs in _scored_splits(task) for one in pairs for text in _both(one)]
     vectorizer = TfidfVectorizer(token_pattern=_WORD.pattern).fit(every)
 
     def cosines(pairs: Sequence[Any]) -> NDArray[np.float64]:
         vectors = vectorizer.transform([text for one in pairs for text in _both(one)])
         return np.asarray(vectors[::2].multiply(vectors[1::2]).sum(axis=1)).ravel()
 
-    return {split: cosines(pairs) for split, pairs in scored_splits(task)}
+    return {split: cosines(pairs) for split, pairs in _scored_splits(task)}
 
 
 def _both(pair: Any) -> tuple[str, str]:
@@ -189,7 +190,7 @@ def random_similarity(task: ExampleTask, setting: Setting) -> Mapping[str, Any]:
         vectors = _random_vectors([text for one in pairs for text in _both(one)], setting)
         return (vectors[::2] * vectors[1::2]).sum(axis=1)
 
-    return {split: cosines(pairs) for split, pairs in scored_splits(task)}
+    return {split: cosines(pairs) for split, pairs in _scored_splits(task)}
 
 
 def _random_vectors(texts: Sequence[str], setting: Setting) -> NDArray[np.float64]:

@@ -92,7 +92,7 @@ _MODES = {
 }
 _POOLINGS: dict[str, Pooling] = {"mean": "mean", "cls": "first", "lasttoken": "last"}
 Precision = Literal["float32", "bfloat16"]
-SHORTEST_INPUT = 8  # tokens, special tokens included
+_SHORTEST_INPUT = 8  # tokens, special tokens included
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def embedding_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
         return EmbeddingSettings(
             folder=folder,
             max_seqlen=_limit(choices, limits, usual=limits.longest_input),
-            prefix=_prefix(folder, choices),
+            prefix=_prefix(folder, choices, trained.prompts),
             pooling=trained.pooling,
             causal=trained.causal,
             is_lower_case=False,
@@ -196,7 +196,7 @@ def _sentence_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
             "is supported: use sentence-transformers"
         )
     config = read_config(body)
-    prefix = _prefix(folder, choices)
+    prefix = _prefix(folder, choices, prompts_of(folder))
     # The last token is never one of the prompt's.
     if prefix and modes != ["lasttoken"] and pooling.get("include_prompt") is False:
         raise ModelError(
@@ -260,10 +260,9 @@ def _stated(folder: Path, name: str = _SETTINGS) -> dict[str, Any]:
     return read_json_object(folder / name) if (folder / name).is_file() else {}
 
 
-def _prefix(folder: Path, choices: Choices) -> str:
+def _prefix(folder: Path, choices: Choices, prompts: Mapping[str, str]) -> str:
     if choices.prefix is not None:
         return choices.prefix
-    prompts = prompts_of(folder)
     name = choices.prompt or _stated(folder).get("default_prompt_name")
     if name is None:
         return ""
@@ -298,8 +297,8 @@ def _transformers_tokenizer(folder: Path) -> Tokenizer:
 def _limit(choices: Choices, limits: ModelLimits, *, usual: int) -> int:
     if choices.max_seqlen is None:
         return usual
-    if choices.max_seqlen < SHORTEST_INPUT:
-        raise ConfigError(f"--max-seqlen {choices.max_seqlen}: give at least {SHORTEST_INPUT}")
+    if choices.max_seqlen < _SHORTEST_INPUT:
+        raise ConfigError(f"--max-seqlen {choices.max_seqlen}: give at least {_SHORTEST_INPUT}")
     if limits.positions is not None and choices.max_seqlen > limits.positions:
         raise ConfigError(
             f"--max-seqlen {choices.max_seqlen} exceeds the model's {limits.positions} positions"

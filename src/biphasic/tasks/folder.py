@@ -188,7 +188,7 @@ def _keys(task: Task, split: str) -> Iterator[bytes]:
         yield hashlib.blake2b(comparable(text).encode("utf-8"), digest_size=16).digest()
 
 
-HUB_KINDS = ("sc", "tc", "qa", "ir", "zs", "mp")
+_HUB_KINDS = ("sc", "tc", "qa", "ir", "zs", "mp")
 _OF_FILES = (
     "folder", "train", "validation", "test", "corpus", "queries", "validation_fraction",
     "test_fraction", "limits", "pairs_per_paradigm",
@@ -272,8 +272,8 @@ class TaskFile(KindSettings, FileSettings):
     def _check_hub(self) -> Self:
         if self.hub is None:
             return self
-        if self.kind not in HUB_KINDS:
-            known = ", ".join(HUB_KINDS)
+        if self.kind not in _HUB_KINDS:
+            known = ", ".join(_HUB_KINDS)
             raise ValueError(f"'hub' is for tasks of kind {known}, not {self.kind}")
         needed = {"sc": ("train",), "tc": ("train", "validation"), "qa": ("train",)}
         needed |= dict.fromkeys(("ir", "zs"), ("corpus",))

@@ -24,13 +24,13 @@ from biphasic.tasks.folder import (
     write_task_folder,
 )
 from biphasic.tasks.hub_retrieval import SPLIT_SEED, Opener, Row, dataset_of, read_retrieval, select
-from biphasic.tasks.kinds.registry import KINDS
+from biphasic.tasks.kinds.registry import KINDS, name_in_kind
 from biphasic.tasks.kinds.text import named_columns
 from biphasic.tasks.records import SPLITS, TaskContent
 
 # Increase by hand when the same tables give a different task.
 _READING_VERSION = 1
-TRAIN_SHARE = 0.95
+_TRAIN_SHARE = 0.95
 _FILES = {path.stem: path for path in sorted(Path(__file__).with_name("datasets").glob("*.yaml"))}
 
 
@@ -62,7 +62,7 @@ def published_text(name: str) -> str:
     return _FILES[name].read_text("utf-8")
 
 
-def has_paper_reading(file: TaskFile) -> bool:
+def _has_paper_reading(file: TaskFile) -> bool:
     """Return whether the reference study reads the tables otherwise, mistakes included."""
     return file.hub is not None and file.hub.corpus is not None
 
@@ -83,14 +83,14 @@ class HubSource:
         if name not in PUBLISHED:
             raise DataError(f"no published dataset '{name}'{nearest(name, PUBLISHED)}")
         file = PUBLISHED[name]
-        paper = settings.pop("paper", False) and has_paper_reading(file)
+        paper = settings.pop("paper", False) and _has_paper_reading(file)
         if kind is not None:
             if KINDS[kind].derived_from != file.kind:
                 raise DataError(
                     f"'{name}' is of kind {file.kind}, so it cannot be read as kind {kind}"
                 )
             changes = {
-                "name": f"{name}-{kind}",
+                "name": name_in_kind(name, kind),
                 "title": f"{file.title}, {KINDS[kind].facts.title}",
                 "kind": kind,
                 "hub": file.hub and file.hub.model_copy(update={"pairs": None}),
@@ -278,7 +278,7 @@ def halves(table: DatasetTable, num_rows: int) -> dict[str, list[int]]:
     if num_rows < 2:
         raise DataError(f"{table}: {num_rows} rows cannot be split into train and validation")
     numbers = datasets.Dataset.from_dict({"row": list(range(num_rows))})
-    parts = numbers.train_test_split(train_size=TRAIN_SHARE, seed=SPLIT_SEED)
+    parts = numbers.train_test_split(train_size=_TRAIN_SHARE, seed=SPLIT_SEED)
     # Read the whole column: reading single rows is slow.
     return {"train": parts["train"]["row"][:], "validation": parts["test"]["row"][:]}
 

@@ -104,7 +104,7 @@ def read_retrieval(
     judged, texts, origin = _judgements(hub, opener, paper=paper)
     pairs = None
     if hub.pairs is not None:
-        pairs, origin["pairs"] = choose_pairs(opener.open(hub.pairs), paper=paper)
+        pairs, origin["pairs"] = _choose_pairs(opener.open(hub.pairs), paper=paper)
     qrels = {split: _lines(by_query) for split, by_query in judged.items()}
     if pairs:
         learnt = _distinct(pairs, "query", "positive")
@@ -280,7 +280,7 @@ def _distinct(pairs: HubTable | None, *columns: str) -> Iterator[tuple[tuple[str
             yield key, row
 
 
-def choose_pairs(opened: HubTable, *, paper: bool) -> tuple[HubTable, Row]:
+def _choose_pairs(opened: HubTable, *, paper: bool) -> tuple[HubTable, Row]:
     """Keep at most `MAX_PAIRS`, chosen with a fixed seed, in published order."""
     total = len(dataset_of(opened))
     if paper or total <= MAX_PAIRS:

@@ -24,7 +24,6 @@ from biphasic.rows import Row, plain_suffix, rows
 
 InputFormat = Literal["jsonl", "csv", "tsv", "parquet", "txt"]
 STANDARD_INPUT = "-"
-TEXT_FIELD = "text"
 _STANDARD_INPUT_FILE = Path("/dev/stdin")
 
 

@@ -20,7 +20,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from biphasic.tasks.records import NO_PREDICTION
 
-RANKING_DEPTH = 100
+_RANKING_DEPTH = 100
 # scikit-learn and seqeval accept a number here; their annotations only allow "warn".
 _ZERO: Any = 0
 _LEFT_OUT: Any = np.nan
@@ -164,7 +164,9 @@ def sentence_token_f1(
     return (f1.reshape(-1, num_labels) * present).sum(axis=1) / present.sum(axis=1)
 
 
-def top_documents(scores: NDArray[np.floating], *, depth: int = RANKING_DEPTH) -> NDArray[np.int64]:
+def top_documents(
+    scores: NDArray[np.floating], *, depth: int = _RANKING_DEPTH
+) -> NDArray[np.int64]:
     """Return the columns of the best `depth` documents of each query, [num_queries, depth]."""
     # Columns are in descending order of document id and ties go to the first, so the ranking equals
     # that of trec_eval on the raw scores.

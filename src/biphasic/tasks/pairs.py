@@ -149,7 +149,7 @@ def _sources(
             hub = parse_hub(table).pinned(copies, resolve)
             origin = hub.fingerprint(copies)
         else:
-            origin = {"sha256": file_sha256(open_table(table).path)}
+            origin = {"sha256": file_sha256(_open_table(table).path)}
         read = partial(table_pairs, table, hub=hub, copies=copies)
         yield _Source(Path(table).name, origin, read)
     for name in config.tasks:
@@ -158,7 +158,7 @@ def _sources(
             raise ConfigError(f"--task {name}: no retrieval task with a training split")
         task, corpus = load_task(folder).info, file_sha256(folder / "corpus.jsonl")
         content = {"task": task.name, "content": task.sha256}
-        yield _Source(task.name, content, partial(task_pairs, folder), corpus)
+        yield _Source(task.name, content, partial(_task_pairs, folder), corpus)
     drawn: dict[str, Any] = {
         "seed": config.seed, "per_document": config.per_document, "most": config.max_weak_pairs
     }  # fmt: skip
@@ -220,7 +220,7 @@ _HEADING_WORDS, _FEWEST_WORDS, _MOST_WORDS = 12, 20, 400
 _WORD = re.compile(r"\w+")
 
 
-def open_table(source: str) -> Input:
+def _open_table(source: str) -> Input:
     """Find a file of pairs."""
     if expanded(source).is_dir():
         raise DataError(f"{source}: a folder, not a table of pairs; name its files")
@@ -244,7 +244,7 @@ def table_pairs(
         values = table.read(["positive"], optional=(*_QUERIES, *_OPTIONAL, *_NUMBERED))
         rows = (Row(path, number, value) for number, value in enumerate(values, start=1))
     else:
-        rows = open_table(source).rows()
+        rows = _open_table(source).rows()
     yield from (_pair_of(row, source=path.name) for row in rows)
 
 
@@ -282,7 +282,7 @@ def _pair_of(row: Row, *, source: str) -> Pair:
     return Pair(query, positive, negatives, tuple(numbers), source)
 
 
-def task_pairs(folder: Path) -> Iterator[Pair]:
+def _task_pairs(folder: Path) -> Iterator[Pair]:
     """Yield the training pairs of a retrieval task's folder: queries and relevant documents."""
     texts: Mapping[str, str] = {
         key: f"{title} {text}".strip() for key, title, text in read_texts(folder / "corpus.jsonl")

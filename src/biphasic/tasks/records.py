@@ -176,7 +176,7 @@ def template_fields(template: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_FIELD.findall(template)))
 
 
-def check_template(template: str) -> None:
+def _check_template(template: str) -> None:
     """Check a template of a text."""
     fields = template_fields(template)
     if not fields:
@@ -185,7 +185,7 @@ def check_template(template: str) -> None:
         raise ValueError(f"the template must not name {{{min(hidden)}}}: it is not text")
 
 
-def check_retrieval_template(template: str, *, known: tuple[str, ...]) -> None:
+def _check_retrieval_template(template: str, *, known: tuple[str, ...]) -> None:
     """Check a template of queries or documents."""
     fields = template_fields(template)
     if "text" not in fields or not set(fields) <= set(known):
@@ -239,11 +239,11 @@ class TaskSettings(Config):
     @model_validator(mode="after")
     def _check_templates(self) -> Self:
         if self.template is not None:
-            check_template(self.template)
+            _check_template(self.template)
         if self.query_template is not None:
-            check_retrieval_template(self.query_template, known=("text",))
+            _check_retrieval_template(self.query_template, known=("text",))
         if self.document_template is not None:
-            check_retrieval_template(self.document_template, known=("title", "text"))
+            _check_retrieval_template(self.document_template, known=("title", "text"))
         return self
 
 

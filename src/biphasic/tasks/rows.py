@@ -75,7 +75,7 @@ def write_qrels(path: Path, judgements: Iterable[tuple[str, str, int]]) -> None:
 
 
 WHOLE = re.compile(r"[+-]?[0-9]+")
-LABEL_SEPARATOR = "|"  # separator of several labels in one field
+_LABEL_SEPARATOR = "|"  # separator of several labels in one field
 _FRACTION = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+)")
 
 
@@ -111,7 +111,7 @@ class Labels:
 
     def number(self, row: Row, key: str) -> int:
         """Return the number of a row's label."""
-        value = label_of(row, key)
+        value = _label_of(row, key)
         is_whole = bool(WHOLE.fullmatch(value))
         is_position = is_whole and not any(map(WHOLE.fullmatch, self.names))
         if is_position and not self.is_listed:
@@ -141,7 +141,7 @@ class Labels:
 def found_labels(rows: Iterable[Row], key: str, *, source: str) -> Labels:
     """Return the labels of a training split, sorted; numbers by value."""
     rows = list(rows)
-    names = {label_of(row, key) for row in rows}
+    names = {_label_of(row, key) for row in rows}
     are_numbers = all(map(WHOLE.fullmatch, names))
     ordered = sorted(names, key=lambda name: (int(name) if are_numbers else 0, name))
     check_labels(ordered, where=f"{rows[0].path}: {source}" if rows else source)
@@ -152,7 +152,7 @@ def single_labels(row: Row, key: str) -> list[Row]:
     """Return one row per label of a row: its labels are a list, or one text joined with `|`."""
     given = row.value.get(key)
     if isinstance(given, str):
-        given = given.split(LABEL_SEPARATOR) if given.strip() else []
+        given = given.split(_LABEL_SEPARATOR) if given.strip() else []
     if not isinstance(given, list):
         raise row.error(f"'{key}' must be a list of labels, not {given!r}")
     return [replace(row, value={key: label}) for label in given]
@@ -172,7 +172,7 @@ def found_tags(rows: Iterable[Row], *, source: str) -> Labels:
     return Labels(names, source)
 
 
-def label_of(row: Row, key: str) -> str:
+def _label_of(row: Row, key: str) -> str:
     """Return a row's label as a text."""
     value = row.value.get(key)
     if isinstance(value, bool) or not isinstance(value, str | int):

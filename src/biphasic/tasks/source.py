@@ -31,13 +31,13 @@ from biphasic.tasks.folder import (
     write_task_folder,
 )
 from biphasic.tasks.hub import PUBLISHED, HubSource
-from biphasic.tasks.kinds.registry import KINDS, known_kind
+from biphasic.tasks.kinds.registry import KINDS, known_kind, name_in_kind
 from biphasic.tasks.kinds.text import AnsweredText
 from biphasic.tasks.mteb import PREFIX, mteb_origin, mteb_task, write_mteb
 from biphasic.tasks.records import SPLITS, ExampleTask
 from biphasic.tasks.rows import WHOLE
 
-SOURCES_VERSION = 1  # increase by hand whenever the same files would give a different folder
+_SOURCES_VERSION = 1  # increase by hand whenever the same files would give a different folder
 _TASK_FILES = (".yaml", ".yml")
 _ACCEPTED = (
     f"KIND:FOLDER with KIND one of {', '.join(KINDS)}, a task file (.yaml), or a task folder with "
@@ -57,7 +57,7 @@ class _Making:
     @property
     def key(self) -> str:
         """Name of the folder in a store."""
-        determinants = {"version": SOURCES_VERSION, "name": self.name, **self.determinants}
+        determinants = {"version": _SOURCES_VERSION, "name": self.name, **self.determinants}
         return digest(determinants)[:32]
 
 
@@ -129,12 +129,7 @@ def published_source(source: str) -> tuple[str, str | None] | None:
     return (name, kind) if is_name and name in PUBLISHED else None
 
 
-def name_in_kind(name: str, kind: str) -> str:
-    """Return the name of a task in a derived kind: it tells it from the same data in the other."""
-    return f"{name}-{kind}" if KINDS[kind].derived_from else name
-
-
-def is_one_file(kind: str) -> bool:
+def _is_one_file(kind: str) -> bool:
     """Return whether a file is a whole task of a kind: its test split."""
     return KINDS[kind].examples.file_names(KINDS[kind].splits(trained_on=None)) == ["test.jsonl"]
 
@@ -146,7 +141,7 @@ def name_of(path: Path, kind: str | None) -> str:
     if (path / DESCRIPTION).is_file():
         return read_description(path, kind=kind).name
     name = path.resolve().name
-    return name.partition(".")[0] if kind and path.is_file() and is_one_file(kind) else name
+    return name.partition(".")[0] if kind and path.is_file() and _is_one_file(kind) else name
 
 
 def told_apart(names: Sequence[str], sources: Sequence[str]) -> list[str]:
@@ -182,7 +177,7 @@ def _kind_folder(path: Path, kind: str, *, source: str) -> _Making:
         if description.kind != kind:
             return _derived(path, kind)
         return _copy(path, description, source="task folder")
-    if path.is_file() and is_one_file(kind):
+    if path.is_file() and _is_one_file(kind):
         file = TaskFile(kind=kind, name=name_of(path, kind), test=path)
         return _files(file, kind_of_source="file", where=str(path))
     if not path.is_dir():
@@ -196,7 +191,7 @@ def _remedy(path: Path, kind: str) -> str:
     if str(path) in PUBLISHED:
         return f"for the published dataset, write '{path}'"
     if not path.is_file():
-        return "no such file or folder" if is_one_file(kind) else "no such folder"
+        return "no such file or folder" if _is_one_file(kind) else "no such folder"
     if path.suffix in _TASK_FILES:
         return "name a task file without the kind"
     has_splits = KINDS[kind].facts.is_trained and not KINDS[kind].examples.needed

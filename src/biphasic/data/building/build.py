@@ -65,7 +65,7 @@ _MORE_HELDOUT = (
 BUILD_VERSION = 1  # increase by hand whenever the same settings would give a different corpus
 SAMPLE_BYTES = 100_000_000  # maximum text for training a tokenizer
 # Maximum text that the sample is drawn from: the beginning of each source.
-CONSIDERED_BYTES = 1_000_000_000
+_CONSIDERED_BYTES = 1_000_000_000
 _MOST_OF_ONE = 16  # a single document gives at most one part in this many of the sample
 RECORD = "built.json"
 _WORK, _BEGUN = ".building", "begun.json"
@@ -247,13 +247,13 @@ def corpus_origin(config: CorpusConfig, tasks: TaskTexts = NO_TASKS) -> dict[str
                 "heldout_fraction",
             }
         ),
-        "tokenizer": tokenizer_origin(config),
+        "tokenizer": _tokenizer_origin(config),
         "tokenizers": importlib.metadata.version("tokenizers"),
         "build_version": BUILD_VERSION,
     }
 
 
-def tokenizer_origin(config: CorpusConfig) -> dict[str, Any]:
+def _tokenizer_origin(config: CorpusConfig) -> dict[str, Any]:
     """Return what determines a corpus's tokenizer, beside the text that it is trained on."""
     if config.tokenizer:
         return {"sha256": with_mask_token(load_tokenizer(config.tokenizer))[0].sha256}
@@ -288,7 +288,7 @@ def sample_training_text(
 ) -> list[str]:
     """Draw text from the training documents of a corpus's sources, by their shares."""
     sample = TextSample(SAMPLE_BYTES)
-    num_bytes = CONSIDERED_BYTES
+    num_bytes = _CONSIDERED_BYTES
     if config.max_tokens is not None:
         num_bytes = min(num_bytes, config.max_tokens * MOST_BYTES_PER_TOKEN)
     quotas = token_quotas([source.share or 1.0 for source in config.sources], num_bytes)

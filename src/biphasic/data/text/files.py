@@ -133,7 +133,7 @@ def files_fingerprint(root: Path, files: Iterable[Path]) -> dict[str, Any]:
     return {"count": len(listed), "bytes": total, "content": digest(sorted(listed))}
 
 
-def path_fingerprint(path: Path) -> dict[str, Any]:
+def _path_fingerprint(path: Path) -> dict[str, Any]:
     """Return the fingerprint of a file, or of the files below a folder that are not hidden."""
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
@@ -153,7 +153,7 @@ def with_contents(determinants: Mapping[str, Any], settings: Config) -> dict[str
     """Return determinants with the content of what a setting names by its path, not the path."""
     values = {name: getattr(settings, name, None) for name in determinants}
     paths = {name: value for name, value in values.items() if isinstance(value, Path)}
-    return {**determinants, **{name: path_fingerprint(path) for name, path in paths.items()}}
+    return {**determinants, **{name: _path_fingerprint(path) for name, path in paths.items()}}
 
 
 def _blocks_sha256(file: Path, size: int, count: int) -> str:
@@ -169,7 +169,7 @@ def _blocks_sha256(file: Path, size: int, count: int) -> str:
 def document_of(row: Mapping[str, Any], *, column: str, place: str, where: str) -> SourceDocument:
     """Convert a row to a document; without an id of its own it gets `place`."""
     if column not in row:
-        raise DataError(missing_column(column, row, where=where))
+        raise DataError(_missing_column(column, row, where=where))
     text = row[column]
     if text is None:
         text = ""
@@ -186,7 +186,7 @@ def document_of(row: Mapping[str, Any], *, column: str, place: str, where: str) 
     )
 
 
-def missing_column(column: str, columns: Iterable[str], *, where: str) -> str:
+def _missing_column(column: str, columns: Iterable[str], *, where: str) -> str:
     """Return a message for a missing column, with a suggestion."""
     names = sorted(columns)
     listed = f"; there are {', '.join(names)}" if names else "; there are none"
@@ -215,7 +215,7 @@ def _read_rows(file: Path, name: str, column: str) -> Iterator[SourceDocument]:
 
 def _text_columns(column: str, file: Path, schema: pa.Schema) -> list[str]:
     if column not in schema.names:
-        raise DataError(missing_column(column, schema.names, where=str(file)))
+        raise DataError(_missing_column(column, schema.names, where=str(file)))
     extra = [name for name in ("id", "license") if name in schema.names and name != column]
     import pyarrow.types as kinds  # noqa: PLC0415
 

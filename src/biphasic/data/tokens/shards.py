@@ -79,7 +79,7 @@ class PieceEncoder:
 
 
 @lru_cache(maxsize=1)
-def piece_encoder(tokenizer: TextTokenizer, dtype: str) -> PieceEncoder:
+def _piece_encoder(tokenizer: TextTokenizer, dtype: str) -> PieceEncoder:
     """Return the encoder of a tokenizer, with the pieces that it knows."""
     return PieceEncoder(tokenizer, dtype)
 
@@ -131,7 +131,7 @@ def _crosses(token: dict[str, Any], normalizer: str | None) -> bool:
 
 
 BLOCK_BYTES = 1 << 24  # text of a block, in bytes of UTF-8: some seconds of work for one core
-SHARD_VERSION = 1  # increase by hand whenever the same block would give a different shard
+_SHARD_VERSION = 1  # increase by hand whenever the same block would give a different shard
 TOKENS, INDEX, NAMES = "tokens.bin", "index.npy", "documents.jsonl"
 CHARACTERS, LENGTHS = -2, -1  # columns of the index, after the notes
 # A file that starts with token ids; the documents' lengths in it, int64 [num_documents], zero for
@@ -169,14 +169,14 @@ class Block:
     def key(self, tokenizer_sha256: str) -> str:
         """Return the name of the shard that a tokenizer makes from this block."""
         version = importlib.metadata.version("tokenizers")
-        content = [SHARD_VERSION, version, tokenizer_sha256, self.documents, self.notes]
+        content = [_SHARD_VERSION, version, tokenizer_sha256, self.documents, self.notes]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:40]
 
 
 def write_shard(folder: Path, block: Block, tokenizer: TextTokenizer) -> None:
     """Tokenise a block into a shard's folder, which appears once it is complete."""
     dtype = token_dtype(tokenizer.vocab_size)
-    encoder, token_bytes = piece_encoder(tokenizer, dtype), np.dtype(dtype).itemsize
+    encoder, token_bytes = _piece_encoder(tokenizer, dtype), np.dtype(dtype).itemsize
     characters: list[int] = []
     lengths: list[int] = []
     with complete_folder(folder) as partial:

@@ -27,7 +27,7 @@ from biphasic.model.loading.footprint import stored_tensors, weight_files
 
 # Weights in other formats are pickles, which can run code and which no identity covers.
 # `refuse_unfit` compares shapes, with a clearer message.
-LOADING = {
+_LOADING = {
     "dtype": torch.float32,
     "use_safetensors": True,
     "output_loading_info": True,
@@ -38,7 +38,7 @@ PACKED = {"attn_implementation": ATTENTION_NAME}
 # Settings of how to run a model, not what it computes: code, kernels, other weight files.
 _FOREIGN = ("auto_map", "fusion_config", "quantization_config", "transformers_weights")
 # `model_type` of fine-tuned models with a class of their own; the key `encoder` has the body's.
-OWN_TYPE = "biphasic_encoder_with_head"
+_OWN_TYPE = "biphasic_encoder_with_head"
 _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 _FLOATS = {"F64", "F32", "F16", "BF16"}
@@ -49,7 +49,7 @@ def read_config(folder: Path | str) -> PretrainedConfig:
     # Code that comes with it is never run, and kernels that it names are not fetched.
     with loading(folder):
         stated, _ = PretrainedConfig.get_config_dict(folder)
-        if stated.get("model_type") == OWN_TYPE:
+        if stated.get("model_type") == _OWN_TYPE:
             config = AutoConfig.for_model(**stated["encoder"])
         else:
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
@@ -68,7 +68,7 @@ def load_model(
     # Only files that the model's identity covers are read.
     _check_weight_files(Path(folder))
     with loading(folder):
-        return kind.from_pretrained(folder, config=config, **LOADING, **options)
+        return kind.from_pretrained(folder, config=config, **_LOADING, **options)
 
 
 def _check_weight_files(folder: Path) -> None:

@@ -308,20 +308,22 @@ class RecordFiles(Examples):
         self.record.check_splits(rows)
         labels = self._labels(file, files, rows.get("train", ())) if self.has_labels else None
         names = labels.names if labels else ()
+        parsed: dict[str, list[tuple[Row, Any]]] = {}
         for split, path in paths.items():
-            rows[split] = [
+            written = [
                 replace(
                     row, value={**row.value, "id": row.id(), **self.record.written(row, labels)}
                 )
                 for row in rows[split]
             ]
-            self._unique(rows[split], names, file.template, where=str(path))
-        cut = cut_splits(rows, file, where=where)
+            examples, _ = self._unique(written, names, file.template, where=str(path))
+            parsed[split] = [*zip(written, examples, strict=True)]
+        cut = cut_splits(parsed, file, where=where)
         if train := cut.get("train"):
-            parsed = [self.record.of(row, labels=names, template=file.template) for row in train]
-            self.record.check_train(parsed, where=str(paths["train"]))
-        splits = {split: [row.value for row in kept] for split, kept in cut.items()}
-        counts = {split: len(kept) for split, kept in cut.items()}
+            examples = [example for _, example in train]
+            self.record.check_train(examples, where=str(paths["train"]))
+        splits = {split: [row.value for row, _ in part] for split, part in cut.items()}
+        counts = {split: len(part) for split, part in cut.items()}
         return TaskContent(splits=splits, labels=names), counts
 
     def _read_rows(self, path: Path, file: FileSettings) -> list[Row]:

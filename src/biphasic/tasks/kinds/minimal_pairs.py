@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from biphasic.model.head import LanguageModelHead
     from biphasic.tasks.encoding import Encoder
 
-PER_PARADIGM = "pairs_per_paradigm"  # setting of kinds whose examples are sampled in groups
+_PER_PARADIGM = "pairs_per_paradigm"  # setting of kinds whose examples are sampled in groups
 _READINGS: tuple[Literal["mlm"], Literal["mntp"], Literal["clm"]] = ("mlm", "mntp", "clm")
 
 # Sentences whose masked copies are in memory together, and logits of one product: 64 MiB.
@@ -55,7 +55,7 @@ class MinimalPair(Example):
     Equal sentences are a tie and not an error: BLiMP, which names the columns, has such pairs.
     """
 
-    settings: ClassVar[tuple[str, ...]] = (PER_PARADIGM,)
+    settings: ClassVar[tuple[str, ...]] = (_PER_PARADIGM,)
     inputs: ClassVar[tuple[str, ...]] = ("good", "bad")
     good: Annotated[Text, Field(validation_alias="sentence_good")]
     bad: Annotated[Text, Field(validation_alias="sentence_bad")]

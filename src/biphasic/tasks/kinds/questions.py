@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from biphasic.data.tokens.tokenizer import TextTokenizer
     from biphasic.tasks.encoding import Encoder, FinetunedModel
 
-NO_ANSWER = 0  # target start and end of a window that does not hold the answer: the BOS token
+_NO_ANSWER = 0  # target start and end of a window that does not hold the answer: the BOS token
 
 
 @plain_dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Question(Example):
     def written(cls, row: Row, labels: Any) -> dict[str, Any]:
         answers = row.value["answers"]
         if isinstance(answers, list) and all(isinstance(answer, dict) for answer in answers):
-            return {"answers": joined_answers(answers)}
+            return {"answers": _joined_answers(answers)}
         return {}
 
     @classmethod
@@ -290,7 +290,7 @@ class Span:
 def best_span(logits: NDArray[np.floating], window: Window, *, max_answer_tokens: int) -> Span:
     """Find the span with the highest sum of start and end logits, [num_tokens, 2]."""
     # Ties go to the earlier start, then to the shorter span.
-    no_answer = float(logits[NO_ANSWER].sum())
+    no_answer = float(logits[_NO_ANSWER].sum())
     length = len(window.offsets)
     if not length:
         return Span(no_answer=no_answer)
@@ -360,14 +360,14 @@ def _question_row(given: Row, context: Any) -> Row:
     value = {
         "question": given.value.get("question"),
         "context": context,
-        "answers": joined_answers(answers),
+        "answers": _joined_answers(answers),
     }
     if "id" in given.value:
         value["id"] = given.value["id"]
     return Row(given.path, given.number, value, given.place)
 
 
-def joined_answers(answers: list[dict[str, Any]]) -> dict[str, list[Any]]:
+def _joined_answers(answers: list[dict[str, Any]]) -> dict[str, list[Any]]:
     """Convert a list of `{"text", "answer_start"}` to one object with two lists."""
     return {
         "text": [answer.get("text") for answer in answers],
@@ -419,7 +419,7 @@ def question_windows(
             len(ids), protocol.max_seqlen - len(prefix) - 1, overlap=protocol.window_overlap
         ):
             sequence = np.concatenate([prefix, ids[start:end], [tokenizer.eos_id]])
-            target = NO_ANSWER, NO_ANSWER
+            target = _NO_ANSWER, _NO_ANSWER
             if answer is not None and start <= answer[0] and answer[1] < end:
                 moved = len(prefix) - start
                 target, is_held = (answer[0] + moved, answer[1] + moved), True

@@ -68,3 +68,8 @@ KindName = Annotated[str, AfterValidator(known_kind)]  # type of what names a ki
 def kinds_with(setting: str) -> tuple[str, ...]:
     """Return the kinds that have a setting."""
     return tuple(name for name, kind in KINDS.items() if setting in kind.examples.settings)
+
+
+def name_in_kind(name: str, kind: str) -> str:
+    """Return the name of a task in a derived kind: it tells it from the same data in the other."""
+    return f"{name}-{kind}" if KINDS[kind].derived_from else name

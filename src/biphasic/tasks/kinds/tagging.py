@@ -65,7 +65,7 @@ class TaggedSentence(Example):
         if len(words) != len(tags):
             raise row.error(f"{len(words)} tokens but {len(tags)} tags")
         words = words_of(row).words
-        check_bio(row, tags)
+        _check_bio(row, tags)
         numbers = {label: number for number, label in enumerate(where.labels)}
         for position, tag in enumerate(tags):
             if tag not in numbers:
@@ -87,7 +87,7 @@ class TaggedSentence(Example):
     def check_labels(cls, labels: Sequence[str], *, where: str) -> None:
         check_labels(labels, where=where)
         for label in labels:
-            if not is_bio(label):
+            if not _is_bio(label):
                 raise DataError(f"{where}: '{label}' is not a BIO2 tag")
         if "O" not in labels:
             raise DataError(f"{where}: the tag 'O' is missing")
@@ -345,16 +345,16 @@ def entity_borders(tags: Sequence[str]) -> list[tuple[int, int]]:
     return borders
 
 
-def is_bio(tag: str) -> bool:
+def _is_bio(tag: str) -> bool:
     """Return whether a tag is `O`, `B-TYPE` or `I-TYPE`."""
     return tag == "O" or (tag[:2] in {"B-", "I-"} and len(tag) > 2)
 
 
-def check_bio(row: Row, tags: Sequence[str]) -> None:
+def _check_bio(row: Row, tags: Sequence[str]) -> None:
     """Check that tags are valid BIO2 (IOB2): every entity starts with `B-`."""
     previous = "O"
     for position, tag in enumerate(tags):
-        if not is_bio(tag):
+        if not _is_bio(tag):
             raise row.error(
                 f"not valid BIO2: {tag!r} at token {position} is neither O, B-TYPE nor I-TYPE",
                 token=position,
@@ -407,7 +407,7 @@ def _sentences(path: Path) -> Iterator[_Sentence]:
     sentence = _Sentence()
     for number, text in lines:
         columns = separator.split(text)
-        has_tag = len(columns) == width and any(map(is_bio, columns[1:]))  # such as a hashtag's
+        has_tag = len(columns) == width and any(map(_is_bio, columns[1:]))  # such as a hashtag's
         if not text.strip(" \t"):
             yield sentence
             sentence = _Sentence()
