@@ -89,14 +89,8 @@ def _making(
     # With `paper`, published datasets are read as in the reference study, mistakes included.
     if copies is not None and not copies.is_dir():
         raise DataError(f"{copies}: no such folder (local copies for task '{source}')")
-    if published := published_source(source):
-        name, kind = published
-        hub = HubSource.of_published(name, kind, copies=copies, revision=revision, paper=paper)
-        return _Making(name, hub.determinants, hub.write)
-    path = expanded(source)
-    if path.suffix in _TASK_FILES and path.is_file() and (file := load_task_file(path)).hub:
-        hub = HubSource(file, copies, revision)
-        return _Making(file.name, hub.determinants, hub.write)
+    if hub := hub_source(source, copies=copies, revision=revision, paper=paper):
+        return _Making(hub.published or hub.file.name, hub.determinants, hub.write)
     if revision is not None:
         raise ConfigError("only published datasets have revisions", about=f"task '{source}'")
     if is_mteb(source):
@@ -109,6 +103,19 @@ def _of_mteb(source: str, copies: Path | None) -> _Making:
     task = mteb_task(source.removeprefix(PREFIX), copies)
     determinants = {"source": "mteb", "origin": mteb_origin(task)}
     return _Making(task.metadata.name, determinants, partial(write_mteb, task))
+
+
+def hub_source(
+    source: str, *, copies: Path | None = None, revision: str | None = None, paper: bool = False
+) -> HubSource | None:
+    """Return the tables of the hub that a published name or a task file means; None for others."""
+    if published := published_source(source):
+        name, kind = published
+        return HubSource.of_published(name, kind, copies=copies, revision=revision, paper=paper)
+    path = expanded(source)
+    if path.suffix in _TASK_FILES and path.is_file() and (file := load_task_file(path)).hub:
+        return HubSource(file, copies, revision)
+    return None
 
 
 def split_source(source: str) -> tuple[str | None, str]:

@@ -22,6 +22,7 @@ from biphasic.study.resolve import resolve
 from biphasic.study.settings.load import study_schema
 from biphasic.study.settings.study import StudyConfig
 from biphasic.study.study import Study
+from biphasic.tasks.hub import published_text
 from tiny_study import clm, mlm, tiny_study
 from tiny_use import write_task
 
@@ -419,6 +420,17 @@ def test_a_published_trainer_gets_the_settings_of_its_task(tmp_path):
     sizes = {task.info.name: task.training.protocol.batch_size for task in plan.tasks}
     assert sizes == {"nq": 8, "mldr": 16}
     assert "tasks: nq, msmarco, mldr, not built here yet" in plan.assumed
+
+
+def test_a_task_file_of_the_hub_is_planned_without_the_hub(tmp_path):
+    file = tmp_path / "own.yaml"
+    file.write_text(published_text("mldr"), encoding="utf-8")
+    plan = previewed(tmp_path, tasks=[{"name": "own", "source": str(file)}])
+    [task] = plan.tasks
+    assert (task.info.kind, task.info.title, task.training.info.name) == (
+        "ir", "MLDR English", "msmarco"
+    )  # fmt: skip
+    assert "tasks: own, msmarco, not built here yet" in plan.assumed
 
 
 def test_the_schema_that_editors_read_is_current():

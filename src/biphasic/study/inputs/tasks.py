@@ -47,6 +47,7 @@ from biphasic.tasks.mteb import PREFIX, mteb_kind, mteb_task
 from biphasic.tasks.protocol import FEW_STEPS, PAPER_STEPS, FinetuneProtocol
 from biphasic.tasks.records import SPLITS, Task, TaskInfo
 from biphasic.tasks.source import (
+    hub_source,
     is_mteb,
     prepare_task,
     published_source,
@@ -285,27 +286,31 @@ class TaskResolver:
         return folder if folder and is_complete(folder) else None
 
     def _is_of_hub(self, task: TaskConfig) -> bool:
-        named = published_source(task.origin) or is_mteb(task.origin)
-        return bool(named) and task.copies is None
+        return task.copies is None and bool(is_mteb(task.origin) or hub_source(task.origin))
 
     def _hub_settings(self, task: TaskConfig) -> dict[str, Any]:
-        return {"task": task.origin, "revision": task.revision, "paper": self._is_paper}
+        settings = {"task": task.origin, "revision": task.revision, "paper": self._is_paper}
+        hub = None if is_mteb(task.origin) else hub_source(task.origin)
+        if hub is not None and not hub.published:  # people edit their task files
+            settings["settings"] = hub.settings
+        return settings
 
     def _placeholder(self, task: TaskConfig) -> PlannedTask:
         described = task.model_dump(mode="json", exclude={"name", "protocol", "metric", "copies"})
-        kind, name = split_source(task.origin)
-        published = PUBLISHED.get(name)
+        hub = None if is_mteb(task.origin) else hub_source(task.origin)
+        title, trained_on = task.name, None
         if is_mteb(task.origin):
-            kind, trained_on = mteb_kind(mteb_task(task.origin.removeprefix(PREFIX), None)), None
-        elif published is None:
-            kind, trained_on = BUILTIN_TASKS[task.origin], None
+            kind = mteb_kind(mteb_task(task.origin.removeprefix(PREFIX), None))
+        elif hub is None:
+            kind = BUILTIN_TASKS[task.origin]
         else:
-            trained_on = published.trained_on if kind is None else None
-            kind = kind or published.kind
+            kind, title = hub.file.kind, hub.file.title or task.name
+            if KINDS[kind].facts.is_trained:
+                trained_on = hub.file.trained_on
         info = TaskInfo(
             name=task.name,
             kind=kind,
-            title=task.name if published is None else published.title,
+            title=title,
             metric=KINDS[kind].facts.metric_keys[0],
             sha256=digest({"stand-in": "task", "described": described}),
             trained_on=trained_on,
