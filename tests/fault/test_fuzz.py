@@ -40,7 +40,7 @@ from biphasic.analysis.scores.layout import read_layout
 from biphasic.config import load_config
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.corpus import Corpus
-from biphasic.data.text.files import read_text_files
+from biphasic.data.text.source import read_text_files
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.errors import BiphasicError, CheckpointError, DataError
 from biphasic.execution.cluster.site import Site

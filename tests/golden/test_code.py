@@ -18,7 +18,7 @@ OTHER_FILES = {
         "amounts.py",
         "config.py",
         "data/building/config.py",
-        "data/text/files.py",
+        "data/text/source.py",
         "data/tokens/shards.py",
         "data/tokens/tokenizer.py",
         "distributed.py",
@@ -45,7 +45,7 @@ OTHER_FILES = {
     },
     "finetuning": {
         "config.py",
-        "data/text/files.py",  # contents of files that settings name: they are in identities
+        "data/text/source.py",  # contents of files that settings name: they are in identities
         "data/tokens/tokenizer.py",
         "distributed.py",
         "errors.py",

@@ -28,7 +28,7 @@ from biphasic.evaluation import benchmark
 from biphasic.files import write_text
 from biphasic.study.resolve import resolve
 from biphasic.study.study import Study
-from biphasic.tasks.mteb import load_mteb, mteb_task
+from biphasic.tasks.source import load_mteb, mteb_task
 from tiny_study import tiny_study
 from tiny_use import link_model, write_jsonl, write_model
 

@@ -92,7 +92,7 @@ class Build(Copies, Root, Quiet):
         """Override the spec's settings with options."""
         from biphasic.config import parse_config
         from biphasic.data.building.config import CorpusConfig
-        from biphasic.data.text.files import is_one_document
+        from biphasic.data.text.source import is_one_document
         from biphasic.study.inputs.corpus import corpus_settings
 
         raw: dict[str, Any] = {}

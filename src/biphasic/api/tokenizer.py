@@ -169,7 +169,7 @@ def _is_corpus_file(named: str) -> bool:
 
 
 def _takes_column(named: str) -> bool:
-    from biphasic.data.text.files import is_one_document
+    from biphasic.data.text.source import is_one_document
 
     return not (_is_corpus_file(named) or is_one_document(Path(named)))
 

@@ -41,7 +41,7 @@ from biphasic.tasks.embedding import (
     prompts_of,
 )
 from biphasic.tasks.kinds.similarity import rank_products
-from biphasic.tasks.mteb import load_mteb, mteb_task
+from biphasic.tasks.source import load_mteb, mteb_task
 
 _META = "model_meta.json"
 _TOLERANCE = 1e-5

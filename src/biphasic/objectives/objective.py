@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from biphasic.config import Config
 from biphasic.data.pairs import PairReading
 from biphasic.data.rows import RowBatch
-from biphasic.data.text.files import with_contents
+from biphasic.data.text.source import with_contents
 from biphasic.errors import ConfigError
 from biphasic.facts import LOSS_UNITS
 from biphasic.objectives.supervision import Supervision, Vocabulary, problems

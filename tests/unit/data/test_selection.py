@@ -9,7 +9,7 @@ import pytest
 
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.selection import SeenDigests, Selection, digest_of, split_of
-from biphasic.data.text.files import SourceDocument
+from biphasic.data.text.source import SourceDocument
 
 
 def documents(*texts: str, split=None) -> list[SourceDocument]:

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from biphasic import rows as reader
-from biphasic.data.text import files as module
-from biphasic.data.text.files import (
+from biphasic.data.text import source as module
+from biphasic.data.text.source import (
     SourceDocument,
     files_fingerprint,
     find_text_files,

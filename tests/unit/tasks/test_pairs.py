@@ -19,7 +19,7 @@ import pytest
 
 import biphasic
 from biphasic.data.pairs import BuiltPairs, Pair, Pairs
-from biphasic.data.text.files import SourceDocument
+from biphasic.data.text.source import SourceDocument
 from biphasic.errors import CheckpointError, ConfigError, DataError
 from biphasic.evaluation.evaluate import chosen_tasks
 from biphasic.tasks import pairs as build

@@ -24,7 +24,7 @@ from rich.console import Console
 from biphasic.amounts import duration, size
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.selection import CorpusSplit, Reason, Selection
-from biphasic.data.text.files import SourceDocument
+from biphasic.data.text.source import SourceDocument
 from biphasic.data.text.sources import read_documents
 from biphasic.data.tokens.shards import (
     CHARACTERS,

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from biphasic.data.building.config import CorpusConfig
-from biphasic.data.text.files import SourceDocument
 from biphasic.data.text.near_duplicates import comparable
+from biphasic.data.text.source import SourceDocument
 
 CorpusSplit = Literal["train", "heldout"]
 # Reasons are columns of the shards' index, so a new one stands at the end.

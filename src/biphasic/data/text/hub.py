@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biphasic.config import nearest
-from biphasic.data.text.files import files_fingerprint, is_hidden, list_files
+from biphasic.data.text.source import files_fingerprint, is_hidden, list_files
 from biphasic.errors import DataError, one_line
 from biphasic.files import digest, expanded
 from biphasic.hub import ANSWER_SECONDS, check_hub_id, explain, library_errors, quiet

@@ -13,15 +13,16 @@ from urllib.parse import unquote
 from pydantic import BeforeValidator, model_validator
 
 from biphasic.config import nearest
-from biphasic.data.text.files import (
+from biphasic.data.text.hub import HubSplit, Resolve, find_copy, resolve_revision
+from biphasic.data.text.source import (
+    SourceContext,
     SourceDocument,
+    TextSource,
     document_of,
     files_fingerprint,
     find_text_files,
     read_text_files,
 )
-from biphasic.data.text.hub import HubSplit, Resolve, find_copy, resolve_revision
-from biphasic.data.text.source import SourceContext, TextSource
 from biphasic.errors import DataError, reading
 from biphasic.files import canonical_json, expanded, is_folder, json_value, read_json_object
 from biphasic.plugins import accepting, code_of

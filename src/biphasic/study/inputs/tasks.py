@@ -33,7 +33,6 @@ from biphasic.study.inputs.corpus import (
 )
 from biphasic.study.settings.study import TaskConfig, deciding_metric
 from biphasic.study.study import Study
-from biphasic.tasks.decontamination import count_seen
 from biphasic.tasks.folder import (
     DESCRIPTION,
     count_overlaps,
@@ -43,12 +42,15 @@ from biphasic.tasks.folder import (
 )
 from biphasic.tasks.hub import PUBLISHED
 from biphasic.tasks.kinds.registry import KINDS
-from biphasic.tasks.mteb import PREFIX, mteb_kind, mteb_task
+from biphasic.tasks.pairs import count_seen
 from biphasic.tasks.protocol import FEW_STEPS, PAPER_STEPS, FinetuneProtocol
 from biphasic.tasks.records import SPLITS, Task, TaskInfo
 from biphasic.tasks.source import (
+    PREFIX,
     hub_source,
     is_mteb,
+    mteb_kind,
+    mteb_task,
     prepare_task,
     published_source,
     split_source,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field, PositiveFloat
 
 from biphasic.config import Config
-from biphasic.data.text.files import with_contents
+from biphasic.data.text.source import with_contents
 from biphasic.plugins import Plugin, code_of, short_name
 
 if TYPE_CHECKING:  # plans read settings without torch
