@@ -46,17 +46,17 @@ def messages(
         if not line.endswith(b"\n"):  # the process ended while it wrote
             other(line)
             continue
-        text, found, rest = line.partition(mark)
+        text, separator, rest = line.partition(mark)
         if text:
             other(text)
-        if not found:
+        if not separator:
             continue
         try:
-            message = json.loads(found + rest)
+            message = json.loads(separator + rest)
         except ValueError:
             if not is_shared:  # it may be the last message, for which the caller would wait
                 raise StudyError(f"a process wrote a damaged message: {line!r:.80}") from None
-            other(found + rest)
+            other(separator + rest)
         else:
             yield message
 

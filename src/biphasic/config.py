@@ -249,7 +249,7 @@ _PLAIN_BRANCH = re.compile(r"literal\[|constrained-|tuple\[")
 
 
 def _describe(raw: Any, issue: Any) -> str:
-    parts, sort, given = _place(raw, issue), issue["type"], issue.get("input")
+    parts, sort, value = _place(raw, issue), issue["type"], issue.get("input")
     path = ".".join(parts) or "settings"
     if sort == _UNKNOWN:
         named = ((".".join([*parts, key]), hint) for key, hint in issue["ctx"].items())
@@ -258,8 +258,8 @@ def _describe(raw: Any, issue: Any) -> str:
         return f"'{path}' is required"
     if sort == "union_tag_invalid":
         return _unknown_value(path, issue["ctx"]["tag"], issue["ctx"]["expected_tags"])
-    if sort == "literal_error" and isinstance(given, str):
-        return _unknown_value(path, given, issue["ctx"]["expected"])
+    if sort == "literal_error" and isinstance(value, str):
+        return _unknown_value(path, value, issue["ctx"]["expected"])
     message = issue["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if sort == "value_error":
         return f"{path}: {message}" if parts else message
@@ -273,7 +273,7 @@ def _describe(raw: Any, issue: Any) -> str:
     if sort == "string_pattern_mismatch" and issue["ctx"]["pattern"] == NAME_PATTERN:
         message = "a name has at most 80 characters: lower-case letters, digits and . _ -, "
         message += "beginning with a letter or digit"
-    got = _SHORT.repr(given)
+    got = _SHORT.repr(value)
     got = got if len(got) <= _MOST_SHOWN else f"{got[:_MOST_SHOWN]}..."
     return f"{path}: {message[:1].lower()}{message[1:]} (got {got})"
 

@@ -67,7 +67,7 @@ class BiphasicError(Exception):
 
     def __str__(self) -> str:
         """Return the text in one line, with control characters escaped."""
-        text = visible(super().__str__(), kept="")
+        text = visible(super().__str__(), allowed="")
         if len(text) <= _LONGEST:
             return text
         return f"{text[: _LONGEST - _KEPT_END]} ... {text[-_KEPT_END:]}"
@@ -201,7 +201,7 @@ def reading(
         raise kind(f"{failure} ({reason}); {remedy}", about=str(what)) from error
 
 
-def visible(text: str, *, kept: str = "\n\t") -> str:
+def visible(text: str, *, allowed: str = "\n\t") -> str:
     r"""Escape control and bidirectional characters, e.g. escape as `\u001b`.
 
     JSON stays valid: it uses the same escapes. Control characters in `kept` stay.
@@ -210,7 +210,9 @@ def visible(text: str, *, kept: str = "\n\t") -> str:
         return text
     return "".join(
         character
-        if character.isprintable() or character in kept or unicodedata.category(character) == "Zs"
+        if character.isprintable()
+        or character in allowed
+        or unicodedata.category(character) == "Zs"
         else f"\\u{ord(character):04x}"
         for character in text
     )

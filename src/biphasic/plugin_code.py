@@ -64,16 +64,16 @@ def module_of(code: str, file: str) -> ModuleType:
     """Import the file with a hash of code, from where settings named it or from a store."""
     if code not in _sources:
         copies = (Store(store).folder(PLUGIN, code) / file for store in _stores)
-        found = next((copy for copy in copies if copy.is_file()), None)
-        if found is None:
+        path = next((copy for copy in copies if copy.is_file()), None)
+        if path is None:
             raise ConfigError(
                 f"{file}: not found with the code {code[:12]}, neither in its folder nor in the "
                 "store; restore the file as it was, or name the new one"
             )
-        source = found.read_bytes()
-        with reading(found, ConfigError, failure="not valid Python"):
+        source = path.read_bytes()
+        with reading(path, ConfigError, failure="not valid Python"):
             if code_sha256(source) != code:
-                raise ConfigError(f"{found}: changed since it was copied; restore it")
+                raise ConfigError(f"{path}: changed since it was copied; restore it")
         _sources[code] = source
     name = f"{_MODULES}{code[:16]}"
     spec = spec_from_loader(name, _OneFile(file, _sources[code]))
@@ -95,7 +95,7 @@ def module_of(code: str, file: str) -> ModuleType:
 def error_of_plugin(error: BaseException) -> ConfigError | None:
     """Return the error of a file's code with its line; None if no such code was running."""
     lines = walk_tb(error.__traceback__)
-    own = [each for each in lines if each[0].f_globals.get("__name__", "").startswith(_MODULES)]
+    own = [line for line in lines if line[0].f_globals.get("__name__", "").startswith(_MODULES)]
     if not own:
         return None
     frame, line = own[-1]
@@ -131,8 +131,8 @@ def _refuse_elsewhere(path: Path, source: bytes) -> None:
             spec = find_spec(top) if top else None
         beside = path.parent / (top or ".")
         is_beside = beside.with_suffix(".py").is_file() or beside.is_dir()
-        found = [spec.origin, *(spec.submodule_search_locations or ())] if spec else []
-        places = [set(Path(place).parts) for place in found if place]
+        places = [spec.origin, *(spec.submodule_search_locations or ())] if spec else []
+        places = [set(Path(place).parts) for place in places if place]
         if (is_beside and not spec) or not all(parts & _INSTALLED for parts in places):
             where = "its own folder" if is_beside else "outside of installed packages"
             raise ConfigError(f"{path}: imports '{top or '.'}' from {where}; {remedy}")

@@ -74,7 +74,7 @@ def named_plugins(*settings: object) -> dict[str, tuple[str, ...]]:
         is_file = plugin.reference.startswith(f"{plugin.origin}:")
         text = plugin.reference if is_file else f"{plugin.origin}, {plugin.reference}"
         texts.setdefault(plugin.name, set()).add(text)
-    return {name: tuple(sorted(found)) for name, found in sorted(texts.items())}
+    return {name: tuple(sorted(references)) for name, references in sorted(texts.items())}
 
 
 def _settings_of_plugins(value: object) -> Iterator[tuple[Config, Plugin]]:
@@ -144,8 +144,8 @@ def _unlike(kind: type, base: type) -> Iterator[str]:
     if not issubclass(kind, base):
         yield f"it lacks base {base.__name__}"
         return
-    given = inspect.get_annotations(base).items()
-    constants = [name for name, type_ in given if str(type_).startswith("ClassVar")]
+    annotations = inspect.get_annotations(base).items()
+    constants = [name for name, type_ in annotations if str(type_).startswith("ClassVar")]
     lacking = [name for name in constants if not hasattr(kind, name)]
     if lacking := sorted({*lacking, *getattr(kind, "__abstractmethods__", ())}):
         yield f"it lacks {', '.join(lacking)}"
@@ -154,16 +154,24 @@ def _unlike(kind: type, base: type) -> Iterator[str]:
         if isinstance(theirs, property) and inspect.isfunction(own):
             yield f"{name} must be a property; write @property above it"
         elif inspect.isfunction(theirs) and inspect.isfunction(own):
-            asked = [
-                each.replace(annotation=each.empty)
-                for each in inspect.signature(theirs).parameters.values()
+            parameters = [
+                parameter.replace(annotation=parameter.empty)
+                for parameter in inspect.signature(theirs).parameters.values()
             ]
-            places = [each.name for each in asked if each.kind is not each.KEYWORD_ONLY]
-            keywords = {each.name: None for each in asked if each.kind is each.KEYWORD_ONLY}
+            places = [
+                parameter.name
+                for parameter in parameters
+                if parameter.kind is not parameter.KEYWORD_ONLY
+            ]
+            keywords = {
+                parameter.name: None
+                for parameter in parameters
+                if parameter.kind is parameter.KEYWORD_ONLY
+            }
             try:
                 inspect.signature(own).bind(*places, **keywords)
             except TypeError as error:
-                yield f"{name} must take {inspect.Signature(asked)} ({error})"
+                yield f"{name} must take {inspect.Signature(parameters)} ({error})"
 
 
 def is_plugin(group: Group, name: str) -> bool:
@@ -230,7 +238,7 @@ def anchored(value: Any, folder: Path) -> Any:
     if isinstance(value, Path):
         return folder / expanded(value)
     if isinstance(value, tuple):
-        return tuple(anchored(each, folder) for each in value)
+        return tuple(anchored(item, folder) for item in value)
     if not isinstance(value, Config):
         return value
     own = getattr(value, "anchored", None)  # of settings with other paths than those of type Path
@@ -240,8 +248,8 @@ def anchored(value: Any, folder: Path) -> Any:
 def anchored_fields(settings: ConfigT, folder: Path, **changes: Any) -> ConfigT:
     """Return settings with relative paths in their fields resolved, and with other changes."""
     own = {name: getattr(settings, name) for name in type(settings).model_fields}
-    moved = {name: anchored(each, folder) for name, each in own.items()} | changes
-    return settings.model_copy(update={n: each for n, each in moved.items() if each != own[n]})
+    moved = {name: anchored(value, folder) for name, value in own.items()} | changes
+    return settings.model_copy(update={n: value for n, value in moved.items() if value != own[n]})
 
 
 def load_pinned(kind: type[ConfigT], path: Path, overrides: Iterable[str] = ()) -> ConfigT:
@@ -252,7 +260,7 @@ def load_pinned(kind: type[ConfigT], path: Path, overrides: Iterable[str] = ()) 
 
 def keep_files(store: Path, *settings: Config) -> None:
     """Copy the files of plugins that some settings name into a store."""
-    records = (each.model_dump(mode="json") for each in settings)
+    records = (record.model_dump(mode="json") for record in settings)
     keep_code(store, *(name for record in records for name in references_in(record)))
 
 
@@ -262,8 +270,8 @@ def _validated(
 ) -> Any:  # fmt: skip
     if isinstance(raw, mixin or base) and code_of(raw):
         return raw
-    given: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
-    name = given.get(key)
+    settings: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
+    name = settings.get(key)
     if not isinstance(name, str) or name in names or not is_plugin(group, name):
         return ours(raw)
     try:
@@ -272,7 +280,7 @@ def _validated(
     except ConfigError as error:
         # No ValueError, which pydantic would collect, and a job's reader would take for damage.
         raise ConfigError(str(error), about=group.removesuffix("s")) from None
-    return settings_type.model_validate({**given, key: plugin.reference})
+    return settings_type.model_validate({**settings, key: plugin.reference})
 
 
 @dataclass(frozen=True)

@@ -201,12 +201,12 @@ def refuse_wide(content: bytes, *, where: Path | str) -> None:
     """Refuse UTF-16 and UTF-32, which UTF-8 may decode as text with NUL between its characters."""
     start = content[:_WIDE_BYTES]
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
-        found = "begins with a byte order mark of UTF-16 or UTF-32"
+        fault = "begins with a byte order mark of UTF-16 or UTF-32"
     elif 4 * start.count(0) >= len(start) > 1:  # half of all bytes in English as UTF-16
-        found = f"{start.count(0)} of the first {len(start)} bytes are NUL, as in UTF-16"
+        fault = f"{start.count(0)} of the first {len(start)} bytes are NUL, as in UTF-16"
     else:
         return
-    raise DataError(f"{where}: not UTF-8: {found}; convert the file to UTF-8")
+    raise DataError(f"{where}: not UTF-8: {fault}; convert the file to UTF-8")
 
 
 def _json_rows(path: Path, *, skips_blank: bool) -> Iterator[Row]:

@@ -171,11 +171,11 @@ class ObjectiveRules(Rules):
             first = 0
             for part in self.parts(step):
                 first %= _ROWS  # rows may be read again, such as in the other direction
-                given = _batch(step).packed.part(first, first + part.rows.num_rows).input_ids
+                input_ids = _batch(step).packed.part(first, first + part.rows.num_rows).input_ids
                 first += part.rows.num_rows
                 if np.any(np.isin(part.labels, specials)):
                     yield "a label is BOS or EOS; use batch.texts, which has neither"
-                if np.any(np.isin(given, specials) & (part.rows.input_ids != given)):
+                if np.any(np.isin(input_ids, specials) & (part.rows.input_ids != input_ids)):
                     yield "BOS or EOS is replaced in the input; use batch.texts, which has neither"
 
     def directions(self) -> Problems:
@@ -786,7 +786,7 @@ def _error(future: Future[None]) -> BaseException | None:
 
 def _variants(settings: Config, names: Iterable[str]) -> Iterator[tuple[str, Config]]:
     """Yield valid settings that differ in one of these fields, with a description."""
-    given, kind = settings.model_dump(mode="json"), type(settings)
+    values, kind = settings.model_dump(mode="json"), type(settings)
     for name in names:
         value = getattr(settings, name)
         others: list[object] = [*_choices(kind.model_fields[name].annotation)]
@@ -801,7 +801,7 @@ def _variants(settings: Config, names: Iterable[str]) -> Iterator[tuple[str, Con
                 others += [1, 2, 0.5]
         for other in others:
             with suppress(ValidationError, ConfigError):  # not a valid value
-                changed = kind.model_validate({**given, name: other})
+                changed = kind.model_validate({**values, name: other})
                 if changed != settings:
                     yield f"{name} {other}", changed
 

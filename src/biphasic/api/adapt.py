@@ -291,8 +291,8 @@ class Adapt(Training, Revision):
         return parse_config(Recipe, {**raw, "phases": [*raw["phases"], phase]}, where="adapt")
 
 
-def _optimizer(given: AnyOptimizer | Mapping[str, Any] | str | None) -> Any:
-    return {"name": given} if isinstance(given, str) else given
+def _optimizer(optimizer: AnyOptimizer | Mapping[str, Any] | str | None) -> Any:
+    return {"name": optimizer} if isinstance(optimizer, str) else optimizer
 
 
 def _summary(recipe: Recipe, compute: ComputeConfig) -> str:

@@ -105,8 +105,8 @@ class Build(Copies, Root, Quiet):
             if value and "sources" not in raw:
                 raise ConfigError(f"--{name}: give the sources it applies to")
         if self.shares and len(self.shares) != len(raw["sources"]):
-            given = f"{len(self.shares)} given for {len(raw['sources'])} sources"
-            raise ConfigError(f"--share: {given}; give one for each")
+            counts = f"{len(self.shares)} given for {len(raw['sources'])} sources"
+            raise ConfigError(f"--share: {counts}; give one for each")
         for place, source in enumerate(raw.get("sources", ())):
             if self.column:
                 if is_one_document(Path(source["source"])):
@@ -121,8 +121,8 @@ class Build(Copies, Root, Quiet):
             "against": tuple(self.against) or None,
             "copies": str(self.copies) if self.copies else None,
         }
-        for given, other in (("tokenizer", "vocab_size"), ("vocab_size", "tokenizer")):
-            if settings.get(given) is not None:
+        for counts, other in (("tokenizer", "vocab_size"), ("vocab_size", "tokenizer")):
+            if settings.get(counts) is not None:
                 raw.pop(other, None)
         raw |= {name: value for name, value in settings.items() if value is not None}
         return parse_config(CorpusConfig, raw, where="corpus build")

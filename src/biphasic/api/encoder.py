@@ -164,8 +164,8 @@ class TextEncoder:
         from biphasic.tasks.language import Fillings
 
         with self._computing():
-            found = self._language_model(reading).candidates(text, most=top)
-        return Fillings(text, tuple(map(tuple, found)))
+            candidates = self._language_model(reading).candidates(text, most=top)
+        return Fillings(text, tuple(map(tuple, candidates)))
 
     def score(self, pairs: Source, *, reading: Reading | None = None) -> PairScores:
         """Score minimal pairs: is the acceptable sentence the more probable one?

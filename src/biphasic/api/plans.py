@@ -86,11 +86,11 @@ class Diff(Root):
         from biphasic.study.settings.load import load_study
         from biphasic.study.study import Study
 
-        one, other = (
+        first, other = (
             resolve(Study(load_study(file), self.root_folder), missing="placeholder").plan
             for file in (self.first, self.second)
         )
-        return Findings(tuple(difference_lines(one, other, str(self.first), str(self.second))))
+        return Findings(tuple(difference_lines(first, other, str(self.first), str(self.second))))
 
 
 class Schema(Verb):

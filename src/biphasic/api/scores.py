@@ -83,7 +83,9 @@ class Analyze(Reading):
             scores = at_one_rate(scores)
         if self.by_pretraining:
             scores = over_pretraining(scores)
-        return Analysis(scores, tuple(f"{one.kind}: {one.text}" for one in results.problems))
+        return Analysis(
+            scores, tuple(f"{problem.kind}: {problem.text}" for problem in results.problems)
+        )
 
 
 class Compare(Reading):

@@ -234,9 +234,9 @@ class Retry(NamedStudy, Quiet):
         folder = self.study_folder
         runner = find_owner(folder / LOCK)
         if runner is not None and runner.seems_alive:
-            asked = retry_jobs(folder, runner, self.jobs)
+            requests = retry_jobs(folder, runner, self.jobs)
             return Retried(
-                tuple(f"sent retry request to {runner}: {job.label}" for job in asked), None
+                tuple(f"sent retry request to {runner}: {job.label}" for job in requests), None
             )
         if self.jobs:
             raise ConfigError(

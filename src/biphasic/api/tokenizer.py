@@ -75,13 +75,13 @@ class Train(Verb):
             )
         shared = {} if self.column is None else {"column": self.column}
         own_copies = None if self.copies is None else expanded(self.copies)
-        resolve, found = (
+        resolve, sources = (
             asked_once(),
             (_sources_of(named, shared, own_copies) for named in self.sources),
         )
         parsed = [
             (pinned(source, context.copies, resolve), context)
-            for source, context in chain.from_iterable(found)
+            for source, context in chain.from_iterable(sources)
         ]
         origins = [source_origin(source, context) for source, context in parsed]
         made_from = digest({"sources": origins, "vocab_size": self.vocab_size})
@@ -191,12 +191,12 @@ def _sources_of(
         if config.folder is not None:
             raise ConfigError(f"{path}: names a finished corpus, which has a tokenizer; give text")
         context = SourceContext(config.libraries, copies or config.copies)
-        found = config.sources
+        sources = config.sources
     elif is_plugin("sources", named):
-        found = parse_config(CorpusConfig, {"sources": [raw]}, where="SOURCE").sources
+        sources = parse_config(CorpusConfig, {"sources": [raw]}, where="SOURCE").sources
     else:
-        found = (parse_config(SourceConfig, raw, where="SOURCE"),)
-    yield from ((source, context) for source in found)
+        sources = (parse_config(SourceConfig, raw, where="SOURCE"),)
+    yield from ((source, context) for source in sources)
 
 
 train = Function(Train)

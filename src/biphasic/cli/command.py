@@ -152,12 +152,16 @@ class _Call:
         for flag in self._instead:
             option = Annotated[bool, typer.Option(help=_TEXTS[flag])]
             own.append(inspect.Parameter(flag, _KEYWORD, default=False, annotation=option))
-        further = [one for one in _keywords(self._show) if one.name not in fields]
-        return inspect.Signature(sorted([*own, *further], key=lambda one: one.name == "quiet"))
+        further = [keyword for keyword in _keywords(self._show) if keyword.name not in fields]
+        return inspect.Signature(
+            sorted([*own, *further], key=lambda keyword: keyword.name == "quiet")
+        )
 
     @property
     def __annotations__(self) -> dict[str, Any]:  # type: ignore[override]
-        return {name: one.annotation for name, one in self.__signature__.parameters.items()}
+        return {
+            name: parameter.annotation for name, parameter in self.__signature__.parameters.items()
+        }
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
@@ -202,7 +206,7 @@ def _keywords(show: Callable[..., None]) -> list[inspect.Parameter]:
         return []
     # The type of the result is not loaded; nothing reads it.
     types = get_type_hints(show, localns={result.annotation: Any}, include_extras=True)
-    return [one.replace(annotation=types[one.name]) for one in keywords]
+    return [keyword.replace(annotation=types[keyword.name]) for keyword in keywords]
 
 
 def summary_of(info: CommandInfo) -> CommandInfo:
@@ -233,8 +237,8 @@ class Command(TyperCommand):
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
             errors = getattr(error.__cause__, "errors", list)()  # pydantic's, of newer typers
-            if errors and (given := repr(errors[0]["input"])) not in error.message:
-                error.message += f", not {given}"
+            if errors and (refused := repr(errors[0]["input"])) not in error.message:
+                error.message += f", not {refused}"
             if getattr(error.param, "multiple", False):
                 error.message += "; repeat the option for several"
             raise

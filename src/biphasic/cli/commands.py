@@ -67,7 +67,7 @@ commands.prints("merge", merge_models, "model: {}".format)
 commands.prints("predict", predict, lambda made: str(made) if made.out else "", notes=True)
 commands.prints("encode", encode, notes=True)
 commands.prints("export", export_model)
-commands.prints("plugins", plugin.list, lambda found: str(found) or _NO_PLUGIN)
+commands.prints("plugins", plugin.list, lambda plugins: str(plugins) or _NO_PLUGIN)
 corpus_app.prints("build", corpus.build)
 corpus_app.prints("merge", corpus.merge)
 corpus_app.prints("inspect", corpus.inspect, notes=True)
@@ -297,7 +297,7 @@ def _report(report: Path) -> None:
 
 @study_app.calls("status", status)
 def _status(
-    found: StudyStatus,
+    shown_status: StudyStatus,
     *,
     study: str | None,
     root: Path,
@@ -308,12 +308,12 @@ def _status(
     ] = None,
 ) -> None:
     if as_json:
-        echo(found.model_dump_json(indent=1))
+        echo(shown_status.model_dump_json(indent=1))
         return
     stays = sys.stdout.isatty() if watch is None else watch
-    if stays and found.runner is not None:
-        found = _watch(found, study, root)
-    echo(str(found))
+    if stays and shown_status.runner is not None:
+        shown_status = _watch(shown_status, study, root)
+    echo(str(shown_status))
 
 
 @study_app.calls("cancel", cancel)
@@ -343,18 +343,18 @@ study_app.prints("clean", clean)
 study_app.prints("tune", tune)
 
 
-def _watch(found: StudyStatus, study: str | None, root: Path) -> StudyStatus:
+def _watch(latest: StudyStatus, study: str | None, root: Path) -> StudyStatus:
     """Show a running study until it ends or Ctrl-C; return its last status."""
     import time
     from contextlib import suppress
 
     # Ctrl-C stops watching; the study keeps running.
     with suppress(KeyboardInterrupt), _screen() as show:
-        while found.runner is not None:
-            show(found)
+        while latest.runner is not None:
+            show(latest)
             time.sleep(_REFRESH_SECONDS)
-            found = status(study, root=root)
-    return found
+            latest = status(study, root=root)
+    return latest
 
 
 @contextmanager

@@ -113,7 +113,7 @@ def assemble_corpus(
 ) -> None:
     """Create a corpus folder from the non-empty documents of shards, linking files if possible."""
     content_hash = hashlib.sha256(dtype.encode())
-    kept: list[NDArray[np.int64]] = []
+    lengths_of_shards: list[NDArray[np.int64]] = []
     with complete_folder(folder) as partial:
         with (partial / "documents.jsonl").open("wb") as lines:
             for tokens, lengths, names in shards:
@@ -121,13 +121,15 @@ def assemble_corpus(
                 lines.writelines(compress(islice(names, len(lengths)), has_tokens))
                 if not has_tokens.any():
                     continue
-                target = partial / _shard_name(len(kept))
+                target = partial / _shard_name(len(lengths_of_shards))
                 _place(tokens, target, num_bytes=int(lengths.sum()) * int(dtype[-1]))
-                kept.append(lengths[has_tokens])
-                _hash_documents(content_hash, np.memmap(target, dtype, mode="r"), kept[-1])
-        if not kept:
+                lengths_of_shards.append(lengths[has_tokens])
+                _hash_documents(
+                    content_hash, np.memmap(target, dtype, mode="r"), lengths_of_shards[-1]
+                )
+        if not lengths_of_shards:
             raise DataError(f"{folder.name}: the corpus is empty; no document has any text")
-        all_lengths = np.concatenate(kept)
+        all_lengths = np.concatenate(lengths_of_shards)
         np.save(partial / _LENGTHS, all_lengths)
         details = {
             "format": _FORMAT,
@@ -137,7 +139,7 @@ def assemble_corpus(
             "vocab_size": vocab_size,
             "num_documents": len(all_lengths),
             "num_tokens": int(all_lengths.sum()),
-            "shard_documents": [len(part) for part in kept],
+            "shard_documents": [len(part) for part in lengths_of_shards],
             "content_hash": content_hash.hexdigest(),
         }
         write_json(partial / DETAILS, details)

@@ -423,9 +423,9 @@ class PairReader:
             for negative, score in zip(negatives, scores[1:], strict=False):
                 triples.append((query, positive, negative))
                 margins.append(scores[0] - score)
-        found = np.array(triples, dtype=np.int64).reshape(-1, 3).T
+        columns = np.array(triples, dtype=np.int64).reshape(-1, 3).T
         sides = (queries, documents, documents)
-        places = [np.searchsorted(*both) for both in zip(sides, found, strict=True)]
+        places = [np.searchsorted(*both) for both in zip(sides, columns, strict=True)]
         return np.stack(places, axis=1), np.array(margins, dtype=np.float32)
 
     def _numbers(self, place: int) -> NDArray[np.int64]:

@@ -420,12 +420,12 @@ def _shared_settings(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _score_row(score: TaskScore) -> tuple[str, ...]:
-    results, one = score.results, score.results[0]
-    task = one.task if one.trained_on is None else f"{one.task} (after {one.trained_on})"
-    title = one.facts.metric(one.metric).title
-    if not one.facts.is_trained:
+    results, first = score.results, score.results[0]
+    task = first.task if first.trained_on is None else f"{first.task} (after {first.trained_on})"
+    title = first.facts.metric(first.metric).title
+    if not first.facts.is_trained:
         return task, title, "–", "none (zero-shot)", score_cell(score.estimate)
-    rates = listing([rate(each) for each in sorted({result.learning_rate for result in results})])
+    rates = listing([rate(value) for value in sorted({result.learning_rate for result in results})])
     if num_diverged := sum(result.status == "diverged" for result in results):
         rates += f"; {num_diverged} diverged"
     return task, title, str(score.estimate.num_seeds), rates, score_cell(score.estimate)
@@ -484,7 +484,7 @@ def _corpus(path: Path) -> dict[str, Any] | None:
                 (
                     # Cards are public, so local paths are omitted.
                     Path(name).name if Path(name).is_absolute() else name,
-                    listing([f"{one} ({n:,})" for one, n in counts["licenses"].items()])
+                    listing([f"{name} ({n:,})" for name, n in counts["licenses"].items()])
                     or "to fill in",
                     f"{counts['documents']:,}",
                     amount(counts["tokens"]),

@@ -82,7 +82,7 @@ def read_reference(source: Source, vectors: TrainedVectors, *, dtype: Dtype) -> 
     model = load_checked_encoder(source.folder, causal=vectors.causal)
     round_weights(model, dtype)
     tokenizer, limit = source.tokenizer, source.max_seqlen
-    sequences = [each.tolist() for each in _sequences(tokenizer, model.config, limit=limit)]
+    sequences = [ids.tolist() for ids in _sequences(tokenizer, model.config, limit=limit)]
     read, _ = encode_texts(TEXTS, tokenizer, max_seqlen=limit or 1 << 30)
     embedded = [text for text, ids in zip(TEXTS, read, strict=True) if len(ids) <= _LONGEST]
     spelt = f"a {tokenizer.special_tokens['mask']} b"
@@ -104,8 +104,8 @@ def _read_double(source: Source, reference: Reference, *, dtype: Dtype) -> dict[
     """Compute the outputs of a reference in fp64, where rounding is negligible."""
     model = load_encoder(source.folder, batching=reference.batching)
     round_weights(model, dtype)
-    asked = {"sequences": reference.sequences, "embedded": reference.embedded}
-    return _outputs(model.double(), source, reference.vectors, **asked)
+    inputs = {"sequences": reference.sequences, "embedded": reference.embedded}
+    return _outputs(model.double(), source, reference.vectors, **inputs)
 
 
 def _outputs(
@@ -196,17 +196,19 @@ def check_export(
     embeddings = expected.pop("embeddings")
     logits = {} if written.logits is None else {"logits": written.logits}
     pooled = {"embeddings": embeddings} if has_pooling else {}
-    report, found = _ask(request, expected | pooled)
+    report, outputs = _ask(request, expected | pooled)
     if report["has_biphasic"]:
         raise ModelError("the export check imported biphasic, so its result is invalid")
     _compare_ids(report["ids"], reference, roles)
-    _require_direction(found["fp32"], reference)
-    differences = _differences(found["fp32"], expected | logits | pooled)
+    _require_direction(outputs["fp32"], reference)
+    differences = _differences(outputs["fp32"], expected | logits | pooled)
     precision = "fp32"
-    if "fp64" in found:
+    if "fp64" in outputs:
         say("comparing in fp64, as fp32 rounding may explain the difference")
         double = _read_double(source, reference, dtype=dtype)
-        differences |= _differences(found["fp64"], {key: double[key] for key in expected | pooled})
+        differences |= _differences(
+            outputs["fp64"], {key: double[key] for key in expected | pooled}
+        )
         precision = "fp64"
     what, largest = max(differences.items(), key=lambda item: (item[1] != item[1], item[1]))
     if not largest <= TOLERANCE:  # NaN is not

@@ -147,16 +147,16 @@ def _make(
                 "transformers has no class with this body and head, so others will need "
                 "trust_remote_code=True to load what is written"
             )
-        evaluation, kept = finetune_grid(
+        evaluation, best = finetune_grid(
             plan, scratch=scratch / "weights", console=console, **computing
         )
-        baselines = {name: of / 100 for name, of in evaluation.baselines.items()}
-        draft = _draft(plan, kept, task, tokenizer, model=model, baselines=baselines)
+        baselines = {name: percent / 100 for name, percent in evaluation.baselines.items()}
+        draft = _draft(plan, best, task, tokenizer, model=model, baselines=baselines)
         with (
             progress_bar(console, "writing the best model and checking it with transformers alone"),
             new_folder(out) as partial,
         ):
-            forms = forms_of(encoder, kept.body, kept.head, draft, tokenizer)
+            forms = forms_of(encoder, best.body, best.head, draft, tokenizer)
             record, difference = write_model(partial, forms, draft, tokenizer, sequences)
             write_fitted_card(partial, record, name=out.name, difference=difference)
             sign(partial, inputs, difference=difference)
@@ -203,7 +203,7 @@ def _in_points(metrics: Mapping[str, float] | None) -> dict[str, float]:
 
 def _draft(
     plan: Plan,
-    kept: KeptModel,
+    best: KeptModel,
     task: Task,
     tokenizer: TextTokenizer,
     *,
@@ -223,11 +223,11 @@ def _draft(
             "metric": planned.info.metric,
             "model": model,
             "model_identity": encoder_of(plan).identity,
-            "learning_rate": kept.learning_rate,
-            "seed": kept.seed,
-            "steps": kept.steps,
-            "validation": kept.metrics.get("validation"),
-            "test": kept.metrics.get("test"),
+            "learning_rate": best.learning_rate,
+            "seed": best.seed,
+            "steps": best.steps,
+            "validation": best.metrics.get("validation"),
+            "test": best.metrics.get("test"),
             "baselines": baselines,
             "protocol": planned.training.protocol.model_dump(mode="json"),
             **learner.head_fields(task, tokenizer, protocol=planned.protocol),

@@ -167,9 +167,9 @@ def _open_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> Pretrain
         open_both_ways(config)
     config.dtype = "float32"
     for role in ("bos", "eos", "pad", "mask"):
-        given = getattr(config, f"{role}_token_id", None)
+        token_id = getattr(config, f"{role}_token_id", None)
         # A family's default may be outside of a custom vocabulary.
-        is_known = isinstance(given, int) and given < config.vocab_size
+        is_known = isinstance(token_id, int) and token_id < config.vocab_size
         if role in known and not is_known:
             setattr(config, f"{role}_token_id", known[role])
     return config

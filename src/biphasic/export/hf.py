@@ -157,9 +157,9 @@ def write_model(
 def write_older_rope(path: Path) -> None:
     """Add the keys by which transformers before 5, and other engines, read rotary frequencies."""
     config = read_json_object(path)
-    for each in (config, config.get("encoder")):  # of a fine-tuned model with a class of its own
-        if isinstance(each, dict):
-            each.update(_older_rope(each))
+    for part in (config, config.get("encoder")):  # of a fine-tuned model with a class of its own
+        if isinstance(part, dict):
+            part.update(_older_rope(part))
     write_json(path, config)
 
 
@@ -208,15 +208,15 @@ def _exported_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> Pret
 
 def causal_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:
     """Return the configuration with which transformers runs a model from left to right."""
-    kept = llama_config(config) or config
-    if not is_decoder(kept):
+    written = llama_config(config) or config
+    if not is_decoder(written):
         raise ModelError(
             f"format: transformers does not read '{config.model_type}' from left to right, as this "
             "state was trained, without custom code; export it with --format hf"
         )
-    close_again(kept)
-    kept.use_cache = False
-    return _with_frame(kept, tokenizer)
+    close_again(written)
+    written.use_cache = False
+    return _with_frame(written, tokenizer)
 
 
 def _with_frame(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:

@@ -54,7 +54,7 @@ def write_merge(
             raise ConfigError(f"group '{group}': {share:g}; give 0 to 1")
     if not is_complete(out):
         refuse_existing(out)
-    sides = [fetch_model(each) for each in (base, adapted)]
+    sides = [fetch_model(model) for model in (base, adapted)]
     tokenizer = TextTokenizer.load(sides[1].folder)
     if difference := token_difference(sides[0].folder, tokenizer):
         named = f"{sides[0].folder}: {difference} that of {sides[1].folder}"
@@ -93,12 +93,12 @@ def shares_of(names: Iterable[str], weight: float, groups: Mapping[str, float]) 
     shares: dict[str, float] = {}
     for group, share in groups.items():
         members = _group_members(group)
-        found = [name for name, place in places.items() if place in members]
+        names_of_group = [name for name, place in places.items() if place in members]
         if absent := sorted(members.difference(places.values()), key=str):
             raise ConfigError(f"group '{group}': the models have no weights of {absent[0]}")
-        if twice := next((name for name in found if name in shares), None):
+        if twice := next((name for name in names_of_group if name in shares), None):
             raise ConfigError(f"group '{group}': {twice} is in another group, too")
-        shares.update(dict.fromkeys(found, share))
+        shares.update(dict.fromkeys(names_of_group, share))
     return dict.fromkeys(places, weight) | shares
 
 
@@ -168,5 +168,5 @@ def _between(before: Tensor, after: Tensor, share: float, method: Method) -> Ten
         # The sine of a small angle, or of a half turn, leaves no digits.
         if _LEAST_ANGLE < angle < math.pi - _LEAST_ANGLE:
             shares = math.sin((1 - share) * angle), math.sin(share * angle)
-            shares = tuple(each / math.sin(angle) for each in shares)
+            shares = tuple(share / math.sin(angle) for share in shares)
     return shares[0] * before + shares[1] * after

@@ -193,17 +193,17 @@ class _LayerProbe:
             raise ModelError(f"{self.name}: takes no hidden states, so it cannot be probed")
         self._input = states.detach().requires_grad_()
         torch.set_grad_enabled(True)  # a model may run some layers without gradients
-        given = self._input.clone()  # the layer may change it in place
+        states = self._input.clone()  # the layer may change it in place
         if inputs:
-            return (given, *inputs[1:]), options
-        return inputs, {**options, "hidden_states": given}
+            return (states, *inputs[1:]), options
+        return inputs, {**options, "hidden_states": states}
 
     def _after(self, _module: nn.Module, _inputs: object, output: Any) -> Any:
         states, *others = output if isinstance(output, tuple | list) else (output,)
         by_token = self._by_token(states)
         numbers = torch.arange(_TOKENS, device=states.device)
-        asked = by_token[numbers, numbers]
-        total = (asked * torch.linspace(-1, 1, asked.shape[-1], device=states.device)).sum()
+        diagonal = by_token[numbers, numbers]
+        total = (diagonal * torch.linspace(-1, 1, diagonal.shape[-1], device=states.device)).sum()
         (gradient,) = torch.autograd.grad(total, self._input, materialize_grads=True)
         gradient = self._by_token(gradient)[:_TOKENS]
         if not bool(gradient.isfinite().all()):

@@ -247,7 +247,9 @@ class Alternate(SeveralObjectives):
     @property
     def name_in_arms(self) -> str:
         """Its name, the steps of a turn, and the name of each objective."""
-        return ".".join([f"alt{self.every}", *(one.name_in_arms for one in self.objectives)])
+        return ".".join(
+            [f"alt{self.every}", *(objective.name_in_arms for objective in self.objectives)]
+        )
 
     @property
     def turns(self) -> tuple[ObjectiveConfig, ...]:

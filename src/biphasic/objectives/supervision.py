@@ -278,9 +278,9 @@ class Supervision:
     def _with(self, labels: slice) -> Supervision:
         """Return the rows with some of the labels."""
         names = ("positions", "labels", "weights", "values")
-        given = {name: getattr(self, name) for name in names}
-        kept = {name: array[labels] for name, array in given.items() if array is not None}
-        return replace(self, **kept)
+        arrays = {name: getattr(self, name) for name in names}
+        chosen = {name: array[labels] for name, array in arrays.items() if array is not None}
+        return replace(self, **chosen)
 
 
 def problems(
@@ -293,22 +293,22 @@ def problems(
     first = 0
     for part in parts:
         first %= batch.packed.num_rows  # rows may be read again, such as in the other direction
-        given = batch.part(first, first + part.rows.num_rows)
+        rows = batch.part(first, first + part.rows.num_rows)
         first += part.rows.num_rows
-        if part.rows.input_ids.shape != given.packed.input_ids.shape or not (
-            np.array_equal(part.rows.cu_seqlens, given.packed.cu_seqlens)
+        if part.rows.input_ids.shape != rows.packed.input_ids.shape or not (
+            np.array_equal(part.rows.cu_seqlens, rows.packed.cu_seqlens)
         ):
             yield "rows", "a part has other rows or borders than the batch"
             return
         if part.causal not in directions:
             yield "directions", f"a part has causal={part.causal}, which directions lacks"
         if part.loss is None:
-            yield from (("positions", text) for text in _wrong_labels(part, given, vocabulary))
+            yield from (("positions", text) for text in _wrong_labels(part, rows, vocabulary))
     if first != batch.packed.num_rows:
         yield "rows", f"the last part ends at row {first} of {batch.packed.num_rows}"
 
 
-def _wrong_labels(part: Supervision, given: RowBatch, vocabulary: Vocabulary) -> Iterator[str]:
+def _wrong_labels(part: Supervision, rows: RowBatch, vocabulary: Vocabulary) -> Iterator[str]:
     positions, labels, inputs = part.positions, part.labels, part.rows.input_ids
     if any(getattr(array, "dtype", None) != np.int64 for array in (positions, labels, inputs)):
         yield "positions, labels and input_ids must be int64"
@@ -319,7 +319,7 @@ def _wrong_labels(part: Supervision, given: RowBatch, vocabulary: Vocabulary) ->
         yield "positions are not ascending"
     elif len(positions) and not 0 <= positions[0] <= positions[-1] < inputs.size:
         yield "a position is outside of the rows"
-    elif not np.all(given.is_token[positions]):
+    elif not np.all(rows.is_token[positions]):
         yield "a position is outside of the rows' tokens"
     for name, ids in (("a label", labels), ("an input", inputs)):
         if ids.size and not 0 <= ids.min() <= ids.max() < vocabulary.size:

@@ -282,7 +282,7 @@ def pydocs_origin(libraries: Collection[str] | None) -> dict[str, Any]:
     named = LIBRARIES if libraries is None else [name for name in LIBRARIES if name in libraries]
     versions = {name: _installed_version(name) for name in named}
     return {
-        "libraries": {name: found for name, found in versions.items() if found is not None},
+        "libraries": {name: version for name, version in versions.items() if version is not None},
         # It has no version in `libraries`; this records whether it is used.
         "standard_library": libraries is None or STANDARD_LIBRARY in libraries,
         "python": platform.python_version(),
@@ -364,15 +364,15 @@ def _is_useful(body: str) -> bool:
 
 def drop_duplicates(documents: Iterable[Document]) -> list[Document]:
     """Sort by id; keep the first document of each id, and of each text below the signature."""
-    kept: dict[str, Document] = {}
+    distinct: dict[str, Document] = {}
     bodies: set[bytes] = set()
     for document in sorted(documents, key=lambda document: document.id):
         body = " ".join(body_of(document).split())
         key = hashlib.sha256(body.encode("utf-8", "replace")).digest()
-        if document.id not in kept and key not in bodies:
-            kept[document.id] = document
+        if document.id not in distinct and key not in bodies:
+            distinct[document.id] = document
             bodies.add(key)
-    return list(kept.values())
+    return list(distinct.values())
 
 
 def separate_splits(documents: Iterable[Document]) -> list[Document]:
@@ -391,8 +391,8 @@ def separate_splits(documents: Iterable[Document]) -> list[Document]:
 
     def without(split: str, *others: str) -> None:
         index = ShingleIndex(shingles[name] for other in others for name in by_split[other])
-        kept = {n: doc for n, doc in by_split[split].items() if not index.holds(shingles[n])}
-        by_split[split] = kept
+        distinct = {n: doc for n, doc in by_split[split].items() if not index.holds(shingles[n])}
+        by_split[split] = distinct
 
     without("validation", "test")
     without("train", "validation", "test")

@@ -460,14 +460,14 @@ class LeakFilter:
         taken: set[str] = set()
         chosen: dict[Split, list[Example]] = {}
         for split in SPLITS:
-            chosen[split] = kept = []
+            chosen[split] = split_documents = []
             for example in _in_turn(by_split[split]):
-                if len(kept) == limits[split]:
+                if len(split_documents) == limits[split]:
                     break
                 keys = {_normalised(key) for key in example.keys}
                 if taken.isdisjoint(keys) and not self.leaks(example):
                     taken |= keys
-                    kept.append(example)
+                    split_documents.append(example)
         return chosen
 
     def leaks(self, example: Example) -> bool:

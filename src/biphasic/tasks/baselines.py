@@ -73,7 +73,9 @@ def dictionary(task: ExampleTask, _: Setting) -> Mapping[str, Any]:
     for sentence in task.splits["train"]:
         for word, tag in zip(sentence.words, sentence.tags, strict=True):
             counts[word][tag] += 1
-    tags = {word: of.most_common(1)[0][0] for word, of in counts.items()}  # the first of equals
+    tags = {
+        word: tag_counts.most_common(1)[0][0] for word, tag_counts in counts.items()
+    }  # the first of equals
     numbers = {name: number for number, name in enumerate(task.labels)}
 
     def predict(words: Sequence[str]) -> NDArray[np.int64]:
@@ -87,7 +89,7 @@ def dictionary(task: ExampleTask, _: Setting) -> Mapping[str, Any]:
         return np.array([numbers[name] for name in names], dtype=np.int64)
 
     return {
-        split: [predict(one.words) for one in sentences]
+        split: [predict(sentence.words) for sentence in sentences]
         for split, sentences in _scored_splits(task)
     }
 
@@ -106,9 +108,9 @@ def shared_words(task: ExampleTask, _: Setting) -> Mapping[str, Any]:
     """Answer with the sentence that shares most words with the question; the first of equals."""
 
     def answer(question: Any) -> str:
-        asked = {*_words(question.question)}
+        words = {*_words(question.question)}
         sentences = [text.strip() for text in _SENTENCE.findall(question.context)] or [""]
-        return max(sentences, key=lambda text: len(asked & {*_words(text)}))
+        return max(sentences, key=lambda text: len(words & {*_words(text)}))
 
     return {split: [*map(answer, questions)] for split, questions in _scored_splits(task)}
 
@@ -140,7 +142,10 @@ def bag_of_words(task: ExampleTask, _: Setting, *, kind: str) -> Mapping[str, An
         )
     if kind != "sr" and len(np.unique(answers["train"], axis=0)) == 1:  # nothing to tell apart
         same = answers["train"][:1]
-        return {split: np.repeat(same, len(of), axis=0) for split, of in _scored_splits(task)}
+        return {
+            split: np.repeat(same, len(examples), axis=0)
+            for split, examples in _scored_splits(task)
+        }
 
     def score(predicted: Any) -> float:
         expected = answers["validation"]
@@ -169,11 +174,11 @@ def tfidf_similarity(task: ExampleTask, _: Setting) -> Mapping[str, Any]:
     """Compare sentences by the cosine of their TF-IDF; frequencies are those of all pairs."""
     from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: PLC0415 - slow to load
 
-    every = [text for _, pairs in _scored_splits(task) for one in pairs for text in _both(one)]
+    every = [text for _, pairs in _scored_splits(task) for pair in pairs for text in _both(pair)]
     vectorizer = TfidfVectorizer(token_pattern=_WORD.pattern).fit(every)
 
     def cosines(pairs: Sequence[Any]) -> NDArray[np.float64]:
-        vectors = vectorizer.transform([text for one in pairs for text in _both(one)])
+        vectors = vectorizer.transform([text for pair in pairs for text in _both(pair)])
         return np.asarray(vectors[::2].multiply(vectors[1::2]).sum(axis=1)).ravel()
 
     return {split: cosines(pairs) for split, pairs in _scored_splits(task)}
@@ -187,7 +192,7 @@ def random_similarity(task: ExampleTask, setting: Setting) -> Mapping[str, Any]:
     """Compare sentences by the cosine of mean random vectors of their tokens."""
 
     def cosines(pairs: Sequence[Any]) -> NDArray[np.float64]:
-        vectors = _random_vectors([text for one in pairs for text in _both(one)], setting)
+        vectors = _random_vectors([text for pair in pairs for text in _both(pair)], setting)
         return (vectors[::2] * vectors[1::2]).sum(axis=1)
 
     return {split: cosines(pairs) for split, pairs in _scored_splits(task)}
@@ -211,7 +216,7 @@ def searched_documents(task: RetrievalTask, protocol: FinetuneProtocol) -> list[
     """Return the documents that are searched, in descending order: ties break as in trec_eval."""
     if protocol.retrieval_corpus == "full":
         return sorted(task.corpus, reverse=True)
-    judged = (of for split in SPLITS[1:] for of in task.qrels.get(split, {}).values())
+    judged = (documents for split in SPLITS[1:] for documents in task.qrels.get(split, {}).values())
     return sorted({document for documents in judged for document in documents}, reverse=True)
 
 

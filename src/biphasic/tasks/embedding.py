@@ -330,11 +330,11 @@ class Embedder:
             written = [lower.normalize_str(text) for text in written]
         room = settings.max_seqlen - len(settings.begin) - len(settings.end)
         encoded = self.tokenizer.encode_many(written)
-        kept = (
+        cut = (
             ids[max(0, len(ids) - room) :] if settings.keeps_end else ids[:room] for ids in encoded
         )
         sequences = [
-            np.array([*settings.begin, *ids, *settings.end], dtype=np.int64) for ids in kept
+            np.array([*settings.begin, *ids, *settings.end], dtype=np.int64) for ids in cut
         ]
         vectors = np.zeros((len(texts), self.width), dtype=np.float32)
         # A tokenizer without special tokens gives no tokens for an empty text.

@@ -92,11 +92,11 @@ class Encoder:
         vectors = torch.empty(len(sequences), self.width, device=device)
         for indices, hidden, spans in self.batches(sequences, batch_tokens=batch_tokens):
             if self.pooling == "mean":
-                found = mean_pool(hidden, spans)
+                pooled = mean_pool(hidden, spans)
             else:
                 ends = spans[:, 0] if self.pooling == "first" else spans[:, 1] - 1
-                found = hidden[torch.from_numpy(ends).to(device)]
-            vectors[torch.from_numpy(indices).to(device)] = found
+                pooled = hidden[torch.from_numpy(ends).to(device)]
+            vectors[torch.from_numpy(indices).to(device)] = pooled
         return vectors
 
 

@@ -93,9 +93,9 @@ def mine(
         fitting = (row for row in rows if row != query and code + row not in known)
         chosen = [row for row, _ in zip(fitting, range(number), strict=False)]
         if sides is None:
-            found = [row for row in chosen if scores[np.searchsorted(documents, row)] > 0]
-            left_out[NO_SHARED_WORD] += len(chosen) - len(found)
-            chosen = found
+            positive = [row for row in chosen if scores[np.searchsorted(documents, row)] > 0]
+            left_out[NO_SHARED_WORD] += len(chosen) - len(positive)
+            chosen = positive
         return tuple(pairs.texts(chosen))
 
     def write(folder: Path) -> Pairs:
@@ -119,8 +119,8 @@ _Similarities = Callable[[int], NDArray[np.float32]]
 def _cosines(
     of_queries: Embedder, of_documents: Embedder, documents: Sequence[str], queries: Sequence[str]
 ) -> _Similarities:
-    answers, asked = of_documents.embed(documents)[0], of_queries.embed(queries)[0]
-    return lambda query: answers @ asked[query]
+    answers, questions = of_documents.embed(documents)[0], of_queries.embed(queries)[0]
+    return lambda query: answers @ questions[query]
 
 
 def _bm25(documents: Sequence[str], queries: Sequence[str]) -> _Similarities:
@@ -165,5 +165,5 @@ def _reduced(vectors: NDArray[np.float32], width: int) -> NDArray[np.float32]:
     exact = vectors.astype(np.float64)
     _, directions = np.linalg.eigh(exact.T @ exact)
     # Not centred: products of vectors are kept, which are their similarities.
-    kept = exact @ directions[:, ::-1][:, :width]
-    return (kept / np.linalg.norm(kept, axis=1, keepdims=True)).astype(np.float32)
+    reduced = exact @ directions[:, ::-1][:, :width]
+    return (reduced / np.linalg.norm(reduced, axis=1, keepdims=True)).astype(np.float32)

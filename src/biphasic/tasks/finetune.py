@@ -201,7 +201,9 @@ class Finetuner:
                     steps=steps,
                     validation=scores["validation"].metrics if "validation" in scores else None,
                     test=scores["test"].metrics if scores else None,
-                    by_type={split: of.by_type for split, of in scores.items() if of.by_type},
+                    by_type={
+                        split: scored.by_type for split, scored in scores.items() if scored.by_type
+                    },
                     num_truncated=task.num_truncated,
                     probe=probe,
                     seconds=training_seconds + time.perf_counter() - started,
@@ -367,9 +369,10 @@ def _clustered(
     named = {split: clusters.get(split, {}) for split in scores}
     return {
         split: replace(
-            of, columns={**of.columns, "cluster": [named[split].get(i, i) for i in of.ids]}
+            scored,
+            columns={**scored.columns, "cluster": [named[split].get(i, i) for i in scored.ids]},
         )
-        for split, of in scores.items()
+        for split, scored in scores.items()
     }
 
 
@@ -383,7 +386,7 @@ def _seeded(finetune_seed: int) -> Iterator[None]:
 
 def write_result(folder: Path, record: ResultRecord, scores: Mapping[str, SplitScores]) -> None:
     """Write a run's `result.json` and `scores.parquet`, with a row for each example, at once."""
-    tables = [_split_table(split, of) for split, of in scores.items()]
+    tables = [_split_table(split, scored) for split, scored in scores.items()]
     record = record.model_copy(update={"sealed": datetime.now(UTC).isoformat(timespec="seconds")})
     with complete_folder(folder, format=record.format, id=record.id) as partial:
         write_json(partial / "result.json", record.model_dump(mode="json"), is_flushed=False)

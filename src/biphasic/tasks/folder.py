@@ -183,8 +183,8 @@ def count_overlaps(task: Task, trainer: Task | None = None) -> dict[str, int]:
 
 
 def _keys(task: Task, split: str) -> Iterator[bytes]:
-    for given in KINDS[task.info.kind].examples.inputs(task, split):
-        text = given if isinstance(given, str) else "\n".join(given)
+    for example in KINDS[task.info.kind].examples.inputs(task, split):
+        text = example if isinstance(example, str) else "\n".join(example)
         yield hashlib.blake2b(comparable(text).encode("utf-8"), digest_size=16).digest()
 
 

@@ -263,9 +263,9 @@ def _read_examples(
     if file.kind == "sc":
         return {}, TaskContent(labels=labels, splits=splits)
     begun = dict.fromkeys(splits, 0)
-    rows = {split: list(of) for split, of in splits.items()}
-    for split, of in rows.items():
-        for row in of:
+    rows = {split: list(part) for split, part in splits.items()}
+    for split, part in rows.items():
+        for row in part:
             row["tags"], number = begin_entities(row["tags"])
             begun[split] += number
     return {"tags_rewritten_as_b": begun}, TaskContent(labels=labels, splits=rows)

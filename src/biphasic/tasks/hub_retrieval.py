@@ -129,8 +129,8 @@ def _judgements(
     hub: HubTables, opener: Opener, *, paper: bool
 ) -> tuple[dict[str, Judged], dict[str, str], Row]:
     """Return judgements by split, the texts of judged queries, and how the splits were made."""
-    given = {"validation": hub.validation, "test": hub.test}
-    tables = {split: table for split, table in given.items() if table is not None}
+    named = {"validation": hub.validation, "test": hub.test}
+    tables = {split: table for split, table in named.items() if table is not None}
     if hub.queries is None:
         judged, texts = _read_passages(tables, opener)
         return judged, texts, {}
@@ -143,8 +143,8 @@ def _judgements(
         origin["split_seed"] = secrets.randbits(32) if paper else SPLIT_SEED
         judged = halve_queries(judged["test"], seed=origin["split_seed"])
     needed = {query for by_query in judged.values() for query in by_query}
-    found = opener.stream(hub.queries, ("_id", "text"))
-    texts = {key: row["text"] for key, row in _needed_rows(hub.queries, found, needed, "_id")}
+    rows = opener.stream(hub.queries, ("_id", "text"))
+    texts = {key: row["text"] for key, row in _needed_rows(hub.queries, rows, needed, "_id")}
     return judged, texts, origin
 
 
@@ -231,10 +231,10 @@ def _documents(
     columns = (hub.document_id, "text", *(("title",) if has_title else ()))
     corpus = _corpus(hub)
     needed = {key for split in judged.values() for documents in split.values() for key in documents}
-    found = opener.stream(corpus, columns)
+    rows = opener.stream(corpus, columns)
     return (
         {"_id": key, "title": (row["title"] or "") if has_title else "", "text": row["text"]}
-        for key, row in _needed_rows(corpus, found, needed, hub.document_id)
+        for key, row in _needed_rows(corpus, rows, needed, hub.document_id)
     )
 
 
@@ -286,5 +286,5 @@ def _choose_pairs(opened: HubTable, *, paper: bool) -> tuple[HubTable, Row]:
     if paper or total <= MAX_PAIRS:
         return opened, {"kept": total, "of": total}
     order = permutation(stream("published-pairs", SPLIT_SEED), total)
-    kept = sorted(order[:MAX_PAIRS].tolist())
-    return select(opened, kept), {"kept": len(kept), "of": total, "seed": SPLIT_SEED}
+    numbers = sorted(order[:MAX_PAIRS].tolist())
+    return select(opened, numbers), {"kept": len(numbers), "of": total, "seed": SPLIT_SEED}

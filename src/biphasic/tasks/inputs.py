@@ -204,7 +204,7 @@ def _arrow_type(form: Any) -> pa.DataType:
     if isinstance(form, list):
         return pa.list_(_arrow_type(form[0]))
     if isinstance(form, Mapping):
-        return pa.struct([(name, _arrow_type(each)) for name, each in form.items()])
+        return pa.struct([(name, _arrow_type(part)) for name, part in form.items()])
     return {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}[form]
 
 
@@ -260,9 +260,9 @@ class Summary:
 
     def notes(self) -> tuple[str, ...]:
         """Return how many inputs were truncated, and how many are empty."""
-        of = f"of {self.num_examples:,}"
-        cut = f"truncated: {self.num_cut:,} {of}, longer than {self.max_seqlen} tokens"
-        counts = ((cut, self.num_cut), (f"empty: {self.num_empty:,} {of}", self.num_empty))
+        total = f"of {self.num_examples:,}"
+        cut = f"truncated: {self.num_cut:,} {total}, longer than {self.max_seqlen} tokens"
+        counts = ((cut, self.num_cut), (f"empty: {self.num_empty:,} {total}", self.num_empty))
         return tuple(text for text, count in counts if count)
 
 
@@ -275,10 +275,10 @@ class Windows:
         self._report = report
         self._done = self._size = 0
 
-    def watch(self, read: int, of: int) -> None:
+    def watch(self, read: int, total: int) -> None:
         """Report that a part of the window's tokens is read."""
         if self._report is not None:
-            self._report(self._done + self._size * read // of, self._total)
+            self._report(self._done + self._size * read // total, self._total)
 
     def run(
         self,

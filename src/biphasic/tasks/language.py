@@ -116,8 +116,8 @@ def read_pairs(source: AnyInput) -> list[MinimalPair]:
 def load_language_model(folder: Path, *, reading: Reading | None, is_bf16: bool) -> LanguageModel:
     """Load a model with its head; `reading` is by default that of its last objective."""
     limits = model_limits(folder)
-    wanted = FinetuneProtocol(reading=reading, max_seqlen=limits.longest_input)
-    protocol = PairLearner.protocol_for(wanted, folder)
+    protocol = FinetuneProtocol(reading=reading, max_seqlen=limits.longest_input)
+    protocol = PairLearner.protocol_for(protocol, folder)
     model = on_compute_device(load_pretrained(folder))
     check_contract(model, causal=protocol.is_causal)
     set_precision(model, "bf16" if is_bf16 else "fp32")
@@ -142,8 +142,8 @@ class Fillings(Shown):
         """Return a row for each candidate."""
         return [
             {"mask": number, "token": token, "probability": probability}
-            for number, found in enumerate(self.candidates)
-            for token, probability in found
+            for number, options in enumerate(self.candidates)
+            for token, probability in options
         ]
 
     def lines(self) -> Iterator[str]:

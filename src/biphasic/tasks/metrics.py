@@ -116,7 +116,7 @@ def entity_scores(tags: Sequence[list[str]], predicted: Sequence[list[str]]) -> 
         "entities_true": Entities(list(tags), IOB2),
         "entities_pred": Entities(list(predicted), IOB2),
     }
-    expected, found = (
+    expected, present = (
         [set(sentence) for sentence in extracted.entities] for extracted in entities.values()
     )
 
@@ -130,7 +130,7 @@ def entity_scores(tags: Sequence[list[str]], predicted: Sequence[list[str]]) -> 
             **entities,
         )
 
-    names = sorted({entity.tag for sentence in (*expected, *found) for entity in sentence})
+    names = sorted({entity.tag for sentence in (*expected, *present) for entity in sentence})
     table = np.transpose(score(None)).tolist() if names else []
     return EntityScores(
         f1=float(score("micro")[2]),
@@ -139,8 +139,8 @@ def entity_scores(tags: Sequence[list[str]], predicted: Sequence[list[str]]) -> 
             for name, (precision, recall, f1, support) in zip(names, table, strict=True)
         },
         expected=np.array([len(sentence) for sentence in expected]),
-        predicted=np.array([len(sentence) for sentence in found]),
-        right=np.array([len(both[0] & both[1]) for both in zip(expected, found, strict=True)]),
+        predicted=np.array([len(sentence) for sentence in present]),
+        right=np.array([len(both[0] & both[1]) for both in zip(expected, present, strict=True)]),
     )
 
 
@@ -153,11 +153,11 @@ def sentence_token_f1(
     lengths = np.array([len(sentence) for sentence in labels])
     cells = len(lengths) * num_labels
     base = np.repeat(np.arange(len(lengths)) * num_labels, lengths)
-    expected, given = np.concatenate(labels), np.concatenate(predicted)
-    made = given != NO_PREDICTION
-    right = np.bincount((base + expected)[expected == given], minlength=cells)
+    expected, returned = np.concatenate(labels), np.concatenate(predicted)
+    made = returned != NO_PREDICTION
+    right = np.bincount((base + expected)[expected == returned], minlength=cells)
     total = np.bincount(base + expected, minlength=cells) + np.bincount(
-        (base + given)[made], minlength=cells
+        (base + returned)[made], minlength=cells
     )
     f1 = 2.0 * right / np.maximum(total, 1)
     present = (total > 0).reshape(-1, num_labels)

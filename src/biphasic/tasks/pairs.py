@@ -68,7 +68,7 @@ class NearTexts:
 
     def __init__(self, texts: Iterable[str], shingler: Shingler) -> None:
         shingles = [shingler.with_symbols(text) for text in texts]
-        self._sizes = np.array([len(each) for each in shingles], dtype=np.int64)
+        self._sizes = np.array([len(shingle) for shingle in shingles], dtype=np.int64)
         owners = np.repeat(np.arange(len(shingles)), self._sizes)
         joined = np.concatenate([np.zeros(0, np.uint64), *shingles])
         order = np.argsort(joined, kind="stable")
@@ -78,8 +78,8 @@ class NearTexts:
         """Return how a text, by its shingles, matches one of the collection."""
         first = np.searchsorted(self._shingles, shingles)
         last = np.searchsorted(self._shingles, shingles, side="right")
-        found = first < last
-        bounds = zip(first[found], last[found], strict=True)
+        matching = first < last
+        bounds = zip(first[matching], last[matching], strict=True)
         hits = [self._owners[start:end] for start, end in bounds]
         owners, shared = np.unique(np.concatenate([np.zeros(0, int), *hits]), return_counts=True)
         if not len(owners):
@@ -157,15 +157,15 @@ class Decontamination:
         # `own_corpus` is the hash of documents that may occur: a training split of retrieval shares
         # them with its test split.
         shingles = [self._shingler.with_symbols(text) for text in texts]
-        found: dict[str, Match] = {}
+        matches: dict[str, Match] = {}
         for task, inputs, documents in self._collections:
             collections = (
                 [inputs] if own_corpus and task.corpus == own_corpus else [inputs, documents]
             )
-            kinds = {each.match(text) for each in collections for text in shingles}
+            kinds = {collection.match(text) for collection in collections for text in shingles}
             if kinds - {None}:
-                found[task.name] = "exact" if "exact" in kinds else "near"
-        return found
+                matches[task.name] = "exact" if "exact" in kinds else "near"
+        return matches
 
 
 def count_seen(folders: Sequence[Path], documents: Iterable[str]) -> list[int]:
@@ -202,11 +202,11 @@ def task_texts(
         return NO_TASKS
 
     def load() -> Callable[[str], bool]:
-        folders = [prepare_task(each, store=store, copies=copies, say=say) for each in sources]
+        folders = [prepare_task(source, store=store, copies=copies, say=say) for source in sources]
         tasks = Decontamination(map(EvaluationTask.of, folders))
         return lambda text: bool(tasks.matches((text,)))
 
-    return TaskTexts(tuple(task_key(each, copies=copies) for each in sources), load)
+    return TaskTexts(tuple(task_key(source, copies=copies) for source in sources), load)
 
 
 BUILD_VERSION = 1  # increase by hand whenever the same settings would give other pairs
@@ -276,9 +276,9 @@ def build_pairs(
             if not sealed_in(work):  # after an error; otherwise the next build reads them
                 shutil.rmtree(work, ignore_errors=True)
         counts = {source.name: read_json(part / _COUNTS) for source, part in parts.items()}
-        kept = _without_repeats(parts, counts)
+        parts_left = _without_repeats(parts, counts)
         try:
-            pairs = write_pairs(folder, kept, origin=origin, counts=counts)
+            pairs = write_pairs(folder, parts_left, origin=origin, counts=counts)
         except DataError:  # the next build would refuse them again
             shutil.rmtree(work)
             raise
@@ -341,11 +341,11 @@ def _write_part(part: Path, source: _Source, decontamination: Decontamination) -
         with (partial / _PAIRS).open("w", encoding="utf-8") as lines:
             for pair in source.read():
                 num_read += 1
-                found = decontamination.matches(
+                by_task = decontamination.matches(
                     (pair.query, pair.positive, *pair.negatives), own_corpus=source.corpus
                 )
-                matches.update(f"{task}: {match}" for task, match in found.items())
-                if found:
+                matches.update(f"{task}: {match}" for task, match in by_task.items())
+                if by_task:
                     matches["all"] += 1
                 else:
                     lines.write(json.dumps(asdict(pair)) + "\n")
@@ -472,8 +472,8 @@ def document_pairs(
                 if query != positive:  # a repeated paragraph teaches nothing
                     yield key, number, place, Pair(query, positive, source=sort)
 
-    kept = list(drawn()) if most is None else heapq.nsmallest(most, drawn(), key=lambda d: d[:3])
-    return [pair for *_, pair in sorted(kept, key=lambda d: d[1:3])]
+    chosen = list(drawn()) if most is None else heapq.nsmallest(most, drawn(), key=lambda d: d[:3])
+    return [pair for *_, pair in sorted(chosen, key=lambda d: d[1:3])]
 
 
 def _weak_pairs(text: str) -> Iterator[tuple[str, str, str]]:

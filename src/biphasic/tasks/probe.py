@@ -121,7 +121,7 @@ def _outputs(head: nn.Module, states: torch.Tensor) -> NDArray[Any]:
 
 
 def _load(head: nn.Module, linear: Linear) -> None:
-    weight, bias = (torch.from_numpy(each.astype(np.float32)) for each in linear)
+    weight, bias = (torch.from_numpy(array.astype(np.float32)) for array in linear)
     head.load_state_dict({"weight": weight, "bias": bias})
 
 
@@ -132,9 +132,9 @@ def _fit(states: NDArray[Any], targets: NDArray[Any], width: int, strength: floa
         return np.atleast_2d(ridge.coef_), np.atleast_1d(ridge.intercept_)
     if targets.ndim == 1:
         return _fit_classes(states, targets, width, strength)
-    labels = [_fit_classes(states, each.astype(int), 2, strength) for each in targets.T]
+    labels = [_fit_classes(states, target.astype(int), 2, strength) for target in targets.T]
     # The output of a label is its log odds.
-    weights, biases = (np.stack(each) for each in zip(*labels, strict=True))
+    weights, biases = (np.stack(parts) for parts in zip(*labels, strict=True))
     return weights[:, 1] - weights[:, 0], biases[:, 1] - biases[:, 0]
 
 

@@ -55,7 +55,9 @@ class ExampleTask:
 
     def held_out(self) -> Self:
         """Return it without its training split, whose texts need not stay in memory."""
-        return replace(self, splits={k: of for k, of in self.splits.items() if k != "train"})
+        return replace(
+            self, splits={k: examples for k, examples in self.splits.items() if k != "train"}
+        )
 
     def ids(self, split: str) -> tuple[str, ...]:
         """Return the ids of a split, in its order."""

@@ -150,12 +150,12 @@ def found_labels(rows: Iterable[Row], key: str, *, source: str) -> Labels:
 
 def single_labels(row: Row, key: str) -> list[Row]:
     """Return one row per label of a row: its labels are a list, or one text joined with `|`."""
-    given = row.value.get(key)
-    if isinstance(given, str):
-        given = given.split(_LABEL_SEPARATOR) if given.strip() else []
-    if not isinstance(given, list):
-        raise row.error(f"'{key}' must be a list of labels, not {given!r}")
-    return [replace(row, value={key: label}) for label in given]
+    labels = row.value.get(key)
+    if isinstance(labels, str):
+        labels = labels.split(_LABEL_SEPARATOR) if labels.strip() else []
+    if not isinstance(labels, list):
+        raise row.error(f"'{key}' must be a list of labels, not {labels!r}")
+    return [replace(row, value={key: label}) for label in labels]
 
 
 def found_tags(rows: Iterable[Row], *, source: str) -> Labels:

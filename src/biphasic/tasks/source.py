@@ -450,7 +450,11 @@ def _label_notes(task: ExampleTask) -> Iterator[str]:
     numbers = [label for label in task.labels if WHOLE.fullmatch(label)]
     if 0 < len(numbers) < len(task.labels):
         yield f"some labels are numbers ({', '.join(numbers[:5])}), others are names"
-    answers = [one.answer for one in task.splits.get("train", ()) if isinstance(one, AnsweredText)]
+    answers = [
+        example.answer
+        for example in task.splits.get("train", ())
+        if isinstance(example, AnsweredText)
+    ]
     if task.labels and answers:
         seen = {*(chain(*answers) if isinstance(answers[0], tuple) else answers)}
         if missing := [name for place, name in enumerate(task.labels) if place not in seen]:

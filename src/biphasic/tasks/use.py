@@ -134,18 +134,18 @@ class TextColumns:
     By default those that the task file named, those of the fields, or those with the usual names.
     """
 
-    def __init__(self, record: HeadRecord, given: Sequence[str] = ()) -> None:
+    def __init__(self, record: HeadRecord, chosen: Sequence[str] = ()) -> None:
         """Choose columns, in the order of the fields; by default by the first row."""
         kind = KINDS[record.kind]
         self.fields = record.fields or kind.examples.fields
         self._trained = {field: record.columns.get(field, field) for field in self.fields}
-        self._ready_field = None if given else kind.examples.ready_field
-        if given and len(given) != len(self.fields):
+        self._ready_field = None if chosen else kind.examples.ready_field
+        if chosen and len(chosen) != len(self.fields):
             raise DataError(
                 f"--column: this model reads {len(self.fields)} ({', '.join(self.fields)}), "
-                f"{len(given)} given"
+                f"{len(chosen)} given"
             )
-        self._chosen = dict(zip(self.fields, given, strict=True)) if given else {}
+        self._chosen = dict(zip(self.fields, chosen, strict=True)) if chosen else {}
 
     def renamed(self, row: Row) -> Row:
         """Return a row with its id and the task's fields under their own names."""

@@ -476,8 +476,12 @@ class BuiltCorpus(Shown):
             (part, read_json(part / DETAILS, remedy=REMEDY)) for part in parts_of(self.folder)
         ]
         return [
-            {"split": part.name, "documents": one["num_documents"], "tokens": one["num_tokens"]}
-            for part, one in details
+            {
+                "split": part.name,
+                "documents": detail["num_documents"],
+                "tokens": detail["num_tokens"],
+            }
+            for part, detail in details
         ]
 
     def lines(self) -> Iterator[str]:

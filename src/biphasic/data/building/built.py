@@ -303,7 +303,9 @@ def merge_builds(
     heldout = _open_matching([part.heldout for part in parts])
     for corpus in (train[0], heldout[0]):
         verify_tokenizer(parts[0].tokenizer, corpus)
-    fractions = {f"{each:g}" for record in records for each in _heldout_fractions(record["origin"])}
+    fractions = {
+        f"{fraction:g}" for record in records for fraction in _heldout_fractions(record["origin"])
+    }
     with building(folder, merged["origin"], say=say) as work:
         if work:
             if len(fractions) > 1:
@@ -392,5 +394,5 @@ def _heldout_fractions(origin: dict[str, Any]) -> Iterator[float]:
 
 
 def _origin(corpus: Corpus) -> dict[str, object]:
-    kept = {"content_hash", "num_documents", "num_tokens", "provenance"}
-    return {"name": corpus.folder.resolve().name, **corpus.details.model_dump(include=kept)}
+    names = {"content_hash", "num_documents", "num_tokens", "provenance"}
+    return {"name": corpus.folder.resolve().name, **corpus.details.model_dump(include=names)}

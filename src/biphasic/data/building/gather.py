@@ -144,13 +144,13 @@ class Gathered:
 
     def num_with_nul(self) -> int:
         """Count the documents of the corpus with a NUL character, which is kept as text."""
-        kept = (self._kept(shard) for split in SPLITS for shard in self.shards[split])
-        return sum(int(index[index[:, LENGTHS] > 0, _NUL].sum()) for index in kept)
+        rows = (self._kept(shard) for split in SPLITS for shard in self.shards[split])
+        return sum(int(index[index[:, LENGTHS] > 0, _NUL].sum()) for index in rows)
 
     def last_row(self) -> NDArray[np.int64]:
         """Return the index's row of the last document."""
         shards = [shard for split in SPLITS for shard in self.shards[split]]
-        rows = [kept[-1] for shard in shards if len(kept := self._kept(shard))]
+        rows = [index[-1] for shard in shards if len(index := self._kept(shard))]
         return max(rows, key=lambda row: row[POSITION])
 
     def _kept(self, shard: Path) -> NDArray[np.int64]:

@@ -105,17 +105,17 @@ class HubSplit:
 
         try:
             with quiet():
-                found = {
+                matching = {
                     "path": place,
                     "name": self.config,
                     "revision": commit,
                     "cache_dir": _cache_of(local) if local else None,
                 }
                 csv: dict[str, Any] = {}
-                if _is_csv(datasets.load_dataset_builder(**found)):
+                if _is_csv(datasets.load_dataset_builder(**matching)):
                     csv = {**_CSV, "converters": dict.fromkeys((*_TEXTS, *texts), _as_written)}
                 rows = datasets.load_dataset(
-                    **found, split=self.split, streaming=self.streaming, **csv
+                    **matching, split=self.split, streaming=self.streaming, **csv
                 )
         except ValueError as error:
             # The library's messages about wrong names are long, so look up the names ourselves.

@@ -143,8 +143,8 @@ def _path_fingerprint(path: Path) -> dict[str, Any]:
         raise DataError(f"{path}: no such file or folder")
     is_file = path.is_file()
     files = [path] if is_file else [f for f in list_files(path) if not is_hidden(f, path)]
-    found = ((file, file.stat()) for file in sorted(files))
-    stated = tuple((file, stat.st_size, stat.st_mtime_ns) for file, stat in found)
+    stats = ((file, file.stat()) for file in sorted(files))
+    stated = tuple((file, stat.st_size, stat.st_mtime_ns) for file, stat in stats)
     return _fingerprint_of(path.parent if is_file else path, stated)
 
 

@@ -173,25 +173,25 @@ def parse_hub(source: str) -> HubSplit:
     """Parse `hf:ID?name=CONFIG&split=SPLIT&revision=REVISION&column=COLUMN&streaming=false`."""
     dataset, _, query = source.removeprefix(_HUB).partition("?")
     known = ("name", "split", "revision", "column", "streaming")
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     for part in filter(None, query.split("&")):
         key, _, value = part.partition("=")
         if key not in known:
             raise ValueError(f"'{source}': unknown key '{key}'{nearest(key, known)}")
-        if key in given or not value:
+        if key in values or not value:
             raise ValueError(f"'{source}': give '{key}' one value")
-        given[key] = unquote(value)
+        values[key] = unquote(value)
     if not dataset:
         raise ValueError(f"'{source}': the form is hf:OWNER/NAME")
-    streaming = given.get("streaming", "true")
+    streaming = values.get("streaming", "true")
     if streaming not in _TRUTH:
         raise ValueError(f"'{source}': streaming must be true or false, not '{streaming}'")
     return HubSplit(
         dataset=dataset,
-        config=given.get("name"),
-        split=given.get("split", "train"),
-        revision=given.get("revision"),
-        column=given.get("column"),
+        config=values.get("name"),
+        split=values.get("split", "train"),
+        revision=values.get("revision"),
+        column=values.get("column"),
         streaming=_TRUTH[streaming],
     )
 

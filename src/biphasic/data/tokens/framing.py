@@ -44,7 +44,7 @@ def framed(
 
 def own_part(rules: Rules, mask: str | None) -> Rules:
     """Return the part that `framed` replaces, for `unframed`."""
-    added = next((each for each in rules["added_tokens"] if each["content"] == mask), {})
+    added = next((token for token in rules["added_tokens"] if token["content"] == mask), {})
     strips = ("lstrip", "rstrip") if _prepends(rules) else ("lstrip",)
     own = {f"mask_{side}": added.get(side, False) for side in strips}
     return {"post_processor": rules.get("post_processor"), **own}
@@ -86,12 +86,12 @@ def _prepends(rules: Rules) -> bool:
     return any(part["type"] == _PREPEND for part in _normalizers(rules.get("normalizer")))
 
 
-def _normalizers(given: Rules | None) -> list[Rules]:
-    if given is None:
+def _normalizers(rules: Rules | None) -> list[Rules]:
+    if rules is None:
         return []
-    if given["type"] == "Sequence":
-        return [part for each in given["normalizers"] for part in _normalizers(each)]
-    return [given]
+    if rules["type"] == "Sequence":
+        return [part for rule in rules["normalizers"] for part in _normalizers(rule)]
+    return [rules]
 
 
 def _with(
@@ -104,17 +104,19 @@ def _with(
     return {**rules, "added_tokens": added, "post_processor": post_processor}
 
 
-def _offset_parts(given: Rules | None) -> list[Rules]:
+def _offset_parts(rules: Rules | None) -> list[Rules]:
     """Return the parts of a post-processor that correct offsets."""
-    if given is None:
+    if rules is None:
         return []
-    if given["type"] == "Sequence":
-        return [kept for part in given["processors"] for kept in _offset_parts(part)]
-    if given["type"] == _OFFSETS:
-        return [given]
-    if given["type"] == _ROBERTA:
-        kept = {name: given[name] for name in ("trim_offsets", "add_prefix_space")}
-        return [{"type": _OFFSETS, **kept, "use_regex": True}]
+    if rules["type"] == "Sequence":
+        return [
+            part_offsets for part in rules["processors"] for part_offsets in _offset_parts(part)
+        ]
+    if rules["type"] == _OFFSETS:
+        return [rules]
+    if rules["type"] == _ROBERTA:
+        part_offsets = {name: rules[name] for name in ("trim_offsets", "add_prefix_space")}
+        return [{"type": _OFFSETS, **part_offsets, "use_regex": True}]
     return []
 
 

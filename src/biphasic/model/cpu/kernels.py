@@ -419,7 +419,7 @@ class _ByDocument(torch.autograd.Function):
         output = _like(value)
         by_token = output.transpose(1, 2)
         has_kernel = _has_kernel(query, key, value)
-        kept: list[Tensor] = []  # weights, or what torch's kernel keeps
+        saved: list[Tensor] = []  # weights, or what torch's kernel keeps
         rows = [states.unbind() for states in (query, key, value, output)]
         for row, queries, keys, hidden, _ in blocks:
             read, *seen, written = (states[row] for states in rows)
@@ -429,13 +429,13 @@ class _ByDocument(torch.autograd.Function):
                     *(part[None] for part in parts), attn_mask=hidden, scale=factor
                 )
                 attended = attended[0]
-                kept.append(sums)
+                saved.append(sums)
             else:
                 scores = _product(parts[0], parts[1].mT, factor, hidden)
-                kept.append(torch.softmax(scores, -1, out=scores))
+                saved.append(torch.softmax(scores, -1, out=scores))
                 attended = torch.bmm(scores, parts[2])
             written.narrow(1, *queries).copy_(attended)
-        ctx.save_for_backward(query, key, value, output, *kept)
+        ctx.save_for_backward(query, key, value, output, *saved)
         ctx.blocks, ctx.factor = blocks, factor
         return by_token
 
@@ -449,25 +449,25 @@ class _ByDocument(torch.autograd.Function):
             totals[1].zero_()
             totals[2].zero_()
         by_head = gradients[0].transpose(1, 2)
-        rows = [each.unbind() for each in (*states, output, by_head, *totals)]
+        rows = [tensor.unbind() for tensor in (*states, output, by_head, *totals)]
         for (row, queries, keys, hidden, is_first_write), weights in zip(
             reversed(ctx.blocks), reversed(saved[4:]), strict=True
         ):
-            query, key, value, attended, of_attended, *of_row = (each[row] for each in rows)
+            query, key, value, attended, of_attended, *of_row = (tensor[row] for tensor in rows)
             parts = query.narrow(1, *queries), key.narrow(1, *keys), value.narrow(1, *keys)
             of_attended = of_attended.narrow(1, *queries)
             if has_kernel and keys[1] > KEPT_KEYS:
-                found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                gradients = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
                     of_attended[None], *(part[None] for part in parts),
                     attended.narrow(1, *queries)[None], weights, 0.0, False,
                     attn_mask=hidden, scale=ctx.factor,
                 )  # fmt: skip
-                found = tuple(part[0] for part in found)
+                gradients = tuple(part[0] for part in gradients)
             else:
-                found = _gradients(of_attended, parts, weights, ctx.factor)
+                gradients = _gradients(of_attended, parts, weights, ctx.factor)
             write = Tensor.copy_ if is_first_write else Tensor.add_
             for total, part, place, put in zip(
-                of_row, found, (queries, keys, keys), (Tensor.copy_, write, write), strict=True
+                of_row, gradients, (queries, keys, keys), (Tensor.copy_, write, write), strict=True
             ):
                 put(total.narrow(1, *place), part)
         return *totals, None, None
@@ -503,5 +503,5 @@ def _like(states: Tensor) -> Tensor:
 def _has_kernel(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Return whether torch's kernel reads blocks of these states correctly, and fast."""
     states = (query, key, value)
-    is_fit = query.shape == value.shape and all(each.stride(-1) == 1 for each in states)
+    is_fit = query.shape == value.shape and all(state.stride(-1) == 1 for state in states)
     return is_fit and query.dtype == torch.float32

@@ -75,12 +75,12 @@ def eurobert_config(config: PretrainedConfig) -> EuroBertConfig | None:
         return None
     if getattr(config, "sliding_window", None) is not None:
         return None
-    kept = _kept(config)
+    settings = _kept(config)
     # EuroBERT does not accept None; its own default may be another token, or none.
     mask = getattr(config, "mask_token_id", None)
     if mask is not None:
-        kept["mask_token_id"] = mask
-    return EuroBertConfig(**kept)
+        settings["mask_token_id"] = mask
+    return EuroBertConfig(**settings)
 
 
 def llama_config(config: PretrainedConfig) -> LlamaConfig | None:

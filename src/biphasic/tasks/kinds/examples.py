@@ -106,11 +106,11 @@ class Example:
     def of(cls, row: Row, *, labels: Sequence[str] = (), template: str | None = None) -> Self:
         """Return the example in a row; nothing is repaired."""
         where = Parsing(row, labels, template)
-        given = cls.given(where)
-        given["id"] = row.id()
+        values = cls.given(where)
+        values["id"] = row.id()
         try:
             validator = cls.__pydantic_validator__  # type: ignore[attr-defined]
-            return validator.validate_python(given, context=where)
+            return validator.validate_python(values, context=where)
         except ValidationError as error:
             raise _fault(row, error) from None
 
@@ -139,7 +139,7 @@ class Example:
     def written(cls, row: Row, labels: Labels | None) -> dict[str, Any]:
         """Return fields of a row of people's files that are written differently in a folder."""
         numbers = (row.written_number(name) for name in _numbers(cls) if name in row.value)
-        return {name: number for of in numbers for name, number in of.items()}
+        return {name: number for written in numbers for name, number in written.items()}
 
     @classmethod
     def labels_in(cls, rows: Sequence[Row], *, source: str) -> Labels:
@@ -245,7 +245,7 @@ class RecordFiles(Examples):
         return ExampleTask(
             replace(
                 info,
-                clusters={s: of for s, of in clusters.items() if of and s != "train"},
+                clusters={s: groups for s, groups in clusters.items() if groups and s != "train"},
                 has_pairs=details.pop("has_pairs", False),
             ),
             splits,

@@ -126,9 +126,9 @@ class PairLearner(Learner):
         # Nearly equal lengths share batches, so rows hold little padding.
         order = np.argsort([-len(sentence) for sentence in self.sentences], kind="stable")
         for start in range(0, len(order), _SENTENCES):
-            asked = self._predictions(order[start : start + _SENTENCES])
-            predicted = _predicted(encoder, head, asked)
-            totals += np.bincount(asked.owners, weights=predicted, minlength=len(totals))
+            predictions = self._predictions(order[start : start + _SENTENCES])
+            predicted = _predicted(encoder, head, predictions)
+            totals += np.bincount(predictions.owners, weights=predicted, minlength=len(totals))
         return totals
 
     def _predictions(self, chosen: NDArray[np.int64]) -> _Prediction:
@@ -250,12 +250,12 @@ def _sample(
     paradigms: dict[str, list[int]] = {}
     for index, row in enumerate(rows):
         paradigms.setdefault(row.get("UID", ""), []).append(index)
-    kept = [
+    pairs = [
         indices[place]
         for name, indices in paradigms.items()
         for place in permutation(stream(f"pairs-{name}", seed), len(indices))[:most]
     ]
-    yield from (rows[index] for index in np.sort(kept))
+    yield from (rows[index] for index in np.sort(pairs))
 
 
 @plain_dataclass(frozen=True, slots=True)
@@ -287,7 +287,7 @@ def _predicted(
         group = max(_LOGITS // head.weight.shape[0], 1)
         groups = zip(states.split(group), labels.split(group), strict=True)
         losses = [
-            cross_entropy(head.logits(part), wanted, reduction="none") for part, wanted in groups
+            cross_entropy(head.logits(part), targets, reduction="none") for part, targets in groups
         ]
         result[picked] = -torch.cat(losses).double().cpu().numpy()
     return result

@@ -59,8 +59,8 @@ class Question(Example):
         row: Row = info.context.row
         if not isinstance(answers, dict):
             raise row.error("'answers' must be an object with 'text' and 'answer_start'")
-        context, given = row.text("context"), replace(row, value=answers)
-        texts, starts = given.items("text", str), given.items("answer_start", int)
+        context, answered = row.text("context"), replace(row, value=answers)
+        texts, starts = answered.items("text", str), answered.items("answer_start", int)
         if len(texts) != len(starts):
             raise row.error(f"{len(texts)} answer texts but {len(starts)} values of answer_start")
         for text, start in zip(texts, starts, strict=True):
@@ -348,23 +348,23 @@ def _items(path: Path, parent: Any, key: str, *, place: str) -> Iterator[tuple[d
         yield item, at
 
 
-def _question_row(given: Row, context: Any) -> Row:
-    answers = given.value.get("answers", [])
+def _question_row(row: Row, context: Any) -> Row:
+    answers = row.value.get("answers", [])
     if not isinstance(answers, list) or not all(isinstance(answer, dict) for answer in answers):
-        raise given.error("'answers' must be a list of objects")
-    is_impossible = given.value.get("is_impossible")
+        raise row.error("'answers' must be a list of objects")
+    is_impossible = row.value.get("is_impossible")
     if is_impossible and answers:
-        raise given.error("is_impossible is true, but there are answers")
+        raise row.error("is_impossible is true, but there are answers")
     if not is_impossible and not answers:
-        raise given.error('no answers; a question without any needs "is_impossible": true')
+        raise row.error('no answers; a question without any needs "is_impossible": true')
     value = {
-        "question": given.value.get("question"),
+        "question": row.value.get("question"),
         "context": context,
         "answers": _joined_answers(answers),
     }
-    if "id" in given.value:
-        value["id"] = given.value["id"]
-    return Row(given.path, given.number, value, given.place)
+    if "id" in row.value:
+        value["id"] = row.value["id"]
+    return Row(row.path, row.number, value, row.place)
 
 
 def _joined_answers(answers: list[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -407,9 +407,9 @@ def question_windows(
     cut: list[bool] = []
     num_lost, longest_answer = 0, 1
     for number, question in enumerate(questions):
-        asked = tokenizer.encode(question.question)
-        cut.append(len(asked) > protocol.max_question_tokens)
-        prefix = [tokenizer.bos_id, *asked[: protocol.max_question_tokens], *separator]
+        question_ids = tokenizer.encode(question.question)
+        cut.append(len(question_ids) > protocol.max_question_tokens)
+        prefix = [tokenizer.bos_id, *question_ids[: protocol.max_question_tokens], *separator]
         ids, offsets = contexts[question.context]
         answer = _answer_tokens(question, offsets)
         if answer is not None:

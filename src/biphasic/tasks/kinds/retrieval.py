@@ -53,9 +53,9 @@ class Judgements(Examples):
 
     def templates(self, description: TaskSettings) -> dict[str, str]:
         return {
-            name: given
+            name: own
             for name in _TEMPLATES
-            if (given := getattr(description, name)) not in {None, getattr(self, name)}
+            if (own := getattr(description, name)) not in {None, getattr(self, name)}
         }
 
     def read(

@@ -139,9 +139,9 @@ class TagLearner(Learner):
         hidden, spans = encoder.states([sentence.sequence for sentence in sentences])
         rows = _word_rows(sentences, spans)
         tags = np.concatenate([self.tags["train"][index] for index in indices])
-        kept = torch.from_numpy(rows[rows != _LOST]).to(hidden.device)
+        places = torch.from_numpy(rows[rows != _LOST]).to(hidden.device)
         labels = torch.from_numpy(tags[rows != _LOST]).to(hidden.device)
-        logits = head(hidden.index_select(0, kept))
+        logits = head(hidden.index_select(0, places))
         total = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
         return total / max(1, len(labels))
 
@@ -198,8 +198,8 @@ class TagLearner(Learner):
         token_f1 = sentence_token_f1(tags, predicted, num_labels=len(task.labels))
         entities = entity_scores(
             *(
-                [[names[tag] for tag in sentence.tolist()] for sentence in of]
-                for of in (tags, predicted)
+                [[names[tag] for tag in sentence.tolist()] for sentence in tag_lists]
+                for tag_lists in (tags, predicted)
             )
         )
         metrics = {"entity_f1": entities.f1, "sentence_token_f1": float(token_f1.mean())}
@@ -292,7 +292,7 @@ def _word_logits(
     # The longest sentences are first. The logits of lost words are meaningless.
     import torch
 
-    for indices, hidden, spans in encoder.batches([each.sequence for each in sentences]):
+    for indices, hidden, spans in encoder.batches([sentence.sequence for sentence in sentences]):
         chosen = [sentences[index] for index in indices]
         rows = torch.from_numpy(_word_rows(chosen, spans).clip(0)).to(hidden.device)
         logits = head(hidden.index_select(0, rows)).cpu().numpy()
@@ -394,10 +394,12 @@ def read_conll(path: Path, *, token_column: int | None, tag_column: int | None) 
             f"there {'is 1 column' if width == 1 else f'are {width} columns'}"
         )
     rows: list[Row] = []
-    for one in sentences:
-        words, tags = zip(*((line[token - 1], line[tag - 1]) for line in one.tokens), strict=True)
-        value = {"id": one.id or str(one.number), "tokens": [*words], "tags": [*tags]}
-        rows.append(Row(path, one.number, value, is_vertical=True))
+    for sentence in sentences:
+        words, tags = zip(
+            *((line[token - 1], line[tag - 1]) for line in sentence.tokens), strict=True
+        )
+        value = {"id": sentence.id or str(sentence.number), "tokens": [*words], "tags": [*tags]}
+        rows.append(Row(path, sentence.number, value, is_vertical=True))
     return rows
 
 

@@ -73,9 +73,9 @@ class AnsweredText(Example):
     @classmethod
     def choose(cls, there: Collection[str], path: Path, file: FileSettings) -> dict[str, str]:
         fields = template_fields(file.template) if file.template is not None else ()
-        given: Any = file.columns.get("text")
-        if given is not None:
-            chosen = named_columns(given)
+        column: Any = file.columns.get("text")
+        if column is not None:
+            chosen = named_columns(column)
         elif fields and all(field in there for field in fields):
             chosen = {}
         else:
@@ -114,9 +114,9 @@ class AnsweredText(Example):
         return fill(record.template or PAIR_TEMPLATE, row)
 
 
-def named_columns(given: str | Sequence[str]) -> dict[str, str]:
+def named_columns(columns: str | Sequence[str]) -> dict[str, str]:
     """Return the columns of a text or of a pair by field."""
-    names = (given,) if isinstance(given, str) else given
+    names = (columns,) if isinstance(columns, str) else columns
     return dict(zip(_PAIR if len(names) == 2 else ("text",), names, strict=False))
 
 
