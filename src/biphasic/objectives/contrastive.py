@@ -156,9 +156,9 @@ class Distill(PairObjective):
                 f"pairs: {self.pairs} has no vectors of a teacher; make them with "
                 "'biphasic pairs teach'"
             )
-        if (dimensions := pairs.vectors.shape[1]) != width:
+        if (size := pairs.vectors.shape[1]) != width:
             raise ConfigError(
-                f"distill: the teacher's vectors have {dimensions} dimensions, the model's {width}; "
+                f"distill: the teacher's vectors have {size} dimensions, the model's {width}; "
                 f"make them with 'pairs teach --width {width}'"
             )
 
