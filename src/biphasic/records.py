@@ -129,7 +129,7 @@ class KindRecord(Record):
 
     @property
     def is_zero_shot(self) -> bool:
-        """Whether encoders are scored without fine-tuning: one run, no rates, no seeds."""
+        """True if encoders are scored without fine-tuning: one run, no rates, no seeds."""
         return not self.facts.is_trained
 
 
@@ -168,7 +168,7 @@ class CompareRecord(Record):
 
 
 class ForecastRecord(Record):
-    """What the study expected of a comparison, in percentage points."""
+    """The study's expectation of a comparison, in percentage points."""
 
     difference: float
     interval: tuple[float, float]  # Ends of the 90 % interval.
@@ -345,7 +345,7 @@ class HeldoutLine(Record):
 
 
 class ProbeRecord(Record):
-    """What validation chose for a probe."""
+    """The probe's settings that validation chose."""
 
     strength: float  # Inverse strength of the penalty.
     layer: NonNegativeInt | None = None  # None: the last layer, whose number was not asked for.

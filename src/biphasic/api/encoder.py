@@ -94,7 +94,7 @@ class TextEncoder:
 
     @cached_property
     def mask_token(self) -> str:
-        """What stands for a hidden token in `fill_mask`, such as `<|mask|>` or `[MASK]`."""
+        """The text of a hidden token in `fill_mask`, such as `<|mask|>` or `[MASK]`."""
         from biphasic.data.tokens.tokenizer import TextTokenizer
 
         tokenizer = TextTokenizer.load(self.folder)

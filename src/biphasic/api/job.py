@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class JobRun(Shown):
-    """What `job.run` returns.
+    """The result of `job.run`.
 
     Attributes:
         id: Identity of the job.

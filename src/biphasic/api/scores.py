@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Selection(Verb):
-    """Which results are read."""
+    """The results to read."""
 
     _: KW_ONLY
     convention: Convention | None = option(default=None, choices=("standard", "paper"))

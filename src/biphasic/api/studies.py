@@ -315,7 +315,7 @@ class Tune(Jobs):
     """Study file (YAML)."""
     _: KW_ONLY
     by: TuneBy = option(default="objective", choices=("objective", "arm"))
-    """What gets a rate of its own: each `objective` that arms start with (for each model and
+    """Parts with a rate of their own: each `objective` that arms start with (for each model and
     optimizer), or each `arm` (trials have all phases, and the last objective decides)."""
     rates: Sequence[float] | None = option(default=None, metavar="RATE,RATE,...", parse=_rates)
     """Peak rates to try. Default: 1/4, 1/2, 1, 2 and 4 times the file's rate."""

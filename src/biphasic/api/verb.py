@@ -35,7 +35,7 @@ _SECTION = re.compile(r"\n\n(?=(?:Returns|Yields|Raises|Example):\n)")
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """What the annotation of a field does not say.
+    """Attributes of a field beside its annotation.
 
     Attributes:
         default: Default; `...` for none.
@@ -104,7 +104,7 @@ class Field:
 
     @property
     def is_list(self) -> bool:
-        """Whether it has several values."""
+        """True if it has several values."""
         return self.type.startswith("Sequence[")
 
 
@@ -254,7 +254,7 @@ class Root(Verb):
 
 
 class Device(Verb):
-    """What computes."""
+    """The compute device."""
 
     _: KW_ONLY
     device: str | None = None
@@ -262,7 +262,7 @@ class Device(Verb):
 
 
 class Computing(Device):
-    """What computes in this process."""
+    """The compute device and threads of this process."""
 
     _: KW_ONLY
     threads: int | None = option(default=None, least=1)

@@ -218,7 +218,7 @@ _WIDTH = 160  # of a text that is shown
 
 @dataclass(frozen=True, repr=False)
 class BuiltPairs(Shown):
-    """What `pairs.build`, `mine`, `teach` and `inspect` return.
+    """The result of `pairs.build`, `mine`, `teach` and `inspect`.
 
     Attributes:
         folder: Folder of the pairs.

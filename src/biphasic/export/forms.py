@@ -75,7 +75,7 @@ class WrittenForm:
 
     @property
     def needs_code(self) -> bool:
-        """Whether the class is a file of the folder."""
+        """True if the class is a file of the folder."""
         return issubclass(self.architecture, own.EncoderWithHead)
 
     def save(self, folder: Path) -> None:
@@ -101,7 +101,7 @@ class _Finetuned:
 
     @property
     def is_dense(self) -> bool:
-        """Whether the head has a hidden layer."""
+        """True if the head has a hidden layer."""
         return "dense.weight" in self.head
 
     def labelled(self, config: Any) -> Any:

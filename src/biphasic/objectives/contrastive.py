@@ -104,7 +104,7 @@ class Contrastive(PairObjective):
     hard_negatives: NonNegativeInt | None = None
     """Most negatives of a pair that are read, the first ones; by default all."""
     symmetric: bool = False
-    """Whether documents must also find their queries; the loss is the mean of both directions."""
+    """Documents must also find their queries: the loss is the mean of both directions."""
     hardness: NonNegativeFloat = 0.0
     """Weight of hard negatives: this times its similarity is added to the logit of each
     negative of a query, without a gradient (arXiv:2503.04812, equation 5)."""

@@ -101,12 +101,12 @@ class ObjectiveConfig(Config):
 
     @property
     def predicts_specials(self) -> bool:
-        """Whether labels may be BOS or EOS, or inputs may hide them; most leave them alone."""
+        """True if labels may be BOS or EOS, or inputs may hide them; most leave them alone."""
         return False
 
     @property
     def needs_head(self) -> bool:
-        """Whether the model must have a language-model head; a loss over states needs none."""
+        """True if the model must have a language-model head; a loss over states needs none."""
         return True
 
     @property

@@ -68,7 +68,7 @@ class SeveralObjectives(ObjectiveConfig):
 
     @property
     def predicts_specials(self) -> bool:
-        """Whether one of the objectives predicts them."""
+        """True if one of the objectives predicts them."""
         return any(objective.predicts_specials for objective in self.objectives)
 
     @property
@@ -88,7 +88,7 @@ class SeveralObjectives(ObjectiveConfig):
 
     @property
     def heldout_weights(self) -> dict[str, float]:
-        """Those of all objectives by their shares of the rows; empty if one has none."""
+        """Held-out losses of all objectives by their shares of the rows; empty if one has none."""
         weights: dict[str, float] = {}
         for share, part in self.weighted:
             if not part.heldout_weights:
@@ -253,7 +253,7 @@ class Alternate(SeveralObjectives):
 
     @property
     def turns(self) -> tuple[ObjectiveConfig, ...]:
-        """Those of all objectives, in their order."""
+        """Turns of all objectives, in their order."""
         return tuple(turn for objective in self.objectives for turn in objective.turns)
 
     @property
@@ -304,7 +304,7 @@ class PhaseConfig(Config):
     learning_rate_scale: PositiveFloat = 1.0
     """Factor on the schedule during this phase."""
     optimizer_state: Literal["keep", "reset"] = "keep"
-    """Whether the optimizer's moments are kept, or reset at the start of the phase."""
+    """The optimizer's moments are kept, or reset at the start of the phase."""
     freeze: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Parameters frozen in this phase, by name; `*` matches anything. A tied head is frozen with
     the embeddings."""

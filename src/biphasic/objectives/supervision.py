@@ -200,7 +200,7 @@ class StatesLoss(ABC):
     @property
     @abstractmethod
     def normaliser(self) -> float:
-        """What the sum of a step is divided by."""
+        """Divisor of the sum of a step."""
 
     @abstractmethod
     def vectors(self, hidden: Tensor, positions: Tensor, cu_seqlens: Tensor) -> Tensor:
@@ -243,7 +243,7 @@ class Supervision:
 
     @property
     def normaliser(self) -> float:
-        """What the summed loss is divided by: the number of labels, unless another is given."""
+        """Divisor of the summed loss: the number of labels, unless another is given."""
         if self.loss is not None:
             return self.loss.normaliser
         return len(self.labels) if self.num_predicted is None else self.num_predicted

@@ -232,7 +232,7 @@ class Documentation(TextSource):
     """The documentation as a source of a corpus."""
 
     known: ClassVar[frozenset[str]] = frozenset({*LIBRARIES, STANDARD_LIBRARY})
-    """What `libraries` of a corpus may name."""
+    """Names that `libraries` of a corpus may have."""
 
     def documents(self, context: SourceContext) -> Iterator[SourceDocument]:
         """Yield the documents outside the test split, which belongs to the tasks."""

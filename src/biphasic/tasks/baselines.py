@@ -34,7 +34,7 @@ _SENTENCE = re.compile(r"[^.!?]+[.!?]*")
 
 @dataclass(frozen=True)
 class Setting:
-    """What a baseline depends on beside the task."""
+    """Settings of a baseline beside the task."""
 
     protocol: FinetuneProtocol = field(default_factory=FinetuneProtocol)
     tokenizer: TextTokenizer | None = None  # of random vectors, as are width and seed

@@ -49,7 +49,7 @@ class TrainedVectors:
 
     @property
     def causal(self) -> bool:
-        """Whether texts are read from left to right."""
+        """True if texts are read from left to right."""
         return self.attention == "causal"
 
     @classmethod

@@ -260,7 +260,7 @@ class TaskFile(KindSettings, FileSettings):
 
     @property
     def has_training(self) -> bool:
-        """Whether the task has a training split of its own."""
+        """True if the task has a training split of its own."""
         return KINDS[self.kind].facts.is_trained and self.trained_on is None
 
     @model_validator(mode="after")

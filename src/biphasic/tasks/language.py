@@ -1,4 +1,4 @@
-"""What a language model says of texts: words for masks, and the better sentence of a pair."""
+"""Language models on texts: words for masks, and the better sentence of a pair."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def load_language_model(folder: Path, *, reading: Reading | None, is_bf16: bool)
 
 @dataclass(frozen=True, repr=False)
 class Fillings(Shown):
-    """What `fill_mask` returns: candidates for each mask, the most probable first.
+    """The result of `fill_mask`: candidates for each mask, the most probable first.
 
     Attributes:
         text: The text with its masks.
@@ -155,7 +155,7 @@ class Fillings(Shown):
 
 @dataclass(frozen=True, repr=False)
 class PairScores(Shown):
-    """What `score` returns: log-probabilities of both sentences of each pair, in nats.
+    """The result of `score`: log-probabilities of both sentences of each pair, in nats.
 
     Attributes:
         accuracy: Share of pairs whose acceptable sentence is the more probable one; ties count

@@ -214,7 +214,7 @@ _PAIRS, _COUNTS = "pairs.jsonl", "counts.json"
 
 
 class PairsConfig(Config):
-    """What pairs are made from: the arguments of `biphasic.pairs.build`, which describes them."""
+    """Settings of a folder of pairs: the arguments of `biphasic.pairs.build`."""
 
     tables: tuple[str, ...]
     tasks: tuple[str, ...]

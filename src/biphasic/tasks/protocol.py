@@ -115,12 +115,12 @@ class FinetuneProtocol(Config):
 
     @property
     def is_causal(self) -> bool:
-        """Whether tokens attend only to earlier ones."""
+        """True if tokens attend only to earlier ones."""
         return self.attention == "causal"
 
     @property
     def is_probe(self) -> bool:
-        """Whether the encoder is frozen and a linear model is fitted on its states."""
+        """True if the encoder is frozen and a linear model is fitted on its states."""
         return self.train == "head"
 
     def facts(self, kind: KindFacts) -> KindFacts:

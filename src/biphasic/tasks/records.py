@@ -122,7 +122,7 @@ class HeadRecord(Record):
     kind: str
     form: Form
     needs_code: bool = False
-    """Whether transformers loads the folder only with `trust_remote_code=True`."""
+    """True if transformers loads the folder only with `trust_remote_code=True`."""
     task: str
     title: str
     metric: str

@@ -263,7 +263,7 @@ def _windows(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 @dataclass(frozen=True, repr=False)
 class Predictions(Shown):
-    """What `predict` returns.
+    """The result of `predict`.
 
     Attributes:
         rows: One for each example, in order; empty if they were written to `out`.
@@ -386,7 +386,7 @@ def _npy_writer(path: Path, width: int) -> Iterator[_Write]:
 
 @dataclass(frozen=True, repr=False)
 class Vectors(Shown):
-    """What `encode` returns.
+    """The result of `encode`.
 
     Attributes:
         windows: Ids and vectors; none if they were written to `out`.

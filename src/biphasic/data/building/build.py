@@ -460,7 +460,7 @@ def num_cores() -> int:
 
 @dataclass(frozen=True, repr=False)
 class BuiltCorpus(Shown):
-    """What `corpus.build` and `corpus.merge` return.
+    """The result of `corpus.build` and `corpus.merge`.
 
     Attributes:
         folder: Folder of the corpus.

@@ -171,7 +171,7 @@ _MOST_SOURCES = 12
 
 @dataclass(frozen=True, repr=False)
 class InspectedCorpus(Shown):
-    """What `corpus.inspect` returns.
+    """The result of `corpus.inspect`.
 
     Attributes:
         summaries: Counts, lengths, samples and sources of each split.

@@ -50,7 +50,7 @@ class CorpusConfig(Config):
     max_characters: PositiveInt | None = None
     """Longer documents are skipped."""
     deduplicate: bool = False
-    """Whether to skip documents whose text occurred before, in any source and Unicode form."""
+    """Skip documents whose text occurred before, in any source and Unicode form."""
     against: tuple[str, ...] = ()
     """Evaluation tasks; documents that hold a text of theirs are skipped (docs/corpora.md)."""
     heldout_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.01

@@ -208,12 +208,12 @@ class Gathering:
 
     @property
     def fits_nothing(self) -> bool:
-        """Whether the first training document exceeds the limit, by the shards counted."""
+        """True if the first training document exceeds the limit, by the shards counted."""
         return self.reach.stop is not None and not self.reach.documents
 
     @property
     def _fills_limit(self) -> bool:
-        """Whether what was read probably fills the limit, so that no more should be read ahead."""
+        """True if the limit is probably filled, so that no more should be read ahead."""
         most = self.reach.most_tokens
         return most is not None and self._bytes_read >= most * MOST_BYTES_PER_TOKEN
 

@@ -34,7 +34,7 @@ def comparable(text: str) -> str:
 
 
 class _Invisible(dict[int, str]):
-    """What each character becomes: format signs and selectors of a form vanish."""
+    """The form of each character: format signs and selectors of a form vanish."""
 
     def __missing__(self, code: int) -> str:
         sign = chr(code)
@@ -44,7 +44,7 @@ class _Invisible(dict[int, str]):
 
 
 class _Words(dict[int, str]):
-    """What each character becomes: letters, marks and numbers stay, others separate words."""
+    """The form of each character: letters, marks and numbers stay, others separate words."""
 
     def __missing__(self, code: int) -> str:
         sign = chr(code)

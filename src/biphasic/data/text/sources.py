@@ -75,7 +75,7 @@ class SourceConfig(TextSource):
 
     @property
     def is_builtin(self) -> bool:
-        """Whether this is the documentation of installed libraries."""
+        """True if this is the documentation of installed libraries."""
         return self.source == BUILTIN
 
     @property
@@ -149,7 +149,7 @@ class SourceConfig(TextSource):
 
     @property
     def _has_pairs(self) -> bool:
-        """Whether this is a folder of pairs, whose texts are documents."""
+        """True if this is a folder of pairs, whose texts are documents."""
         return self.path is not None and (self.path / _PAIRS).is_file()
 
     def folder(self, context: SourceContext) -> Path | None:

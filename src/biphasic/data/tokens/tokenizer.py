@@ -401,7 +401,7 @@ def write_tokenizer(tokenizer: TextTokenizer, folder: Path, **notes: str) -> Non
 
 @dataclass(frozen=True, repr=False)
 class TrainedTokenizer(Shown):
-    """What `tokenizer.train` returns.
+    """The result of `tokenizer.train`.
 
     Attributes:
         folder: Folder of the tokenizer.
@@ -424,7 +424,7 @@ class TrainedTokenizer(Shown):
 
 @dataclass(frozen=True, repr=False)
 class CheckedTokenizer(Shown):
-    """What `tokenizer.check` returns.
+    """The result of `tokenizer.check`.
 
     Attributes:
         special: Each special token's role, text and id; the last is the mask token of a corpus.

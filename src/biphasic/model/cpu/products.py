@@ -1,4 +1,4 @@
-"""Which library multiplies matrices fastest on this processor: measured once, and remembered.
+"""The fastest library for products of matrices on this processor: measured once, and remembered.
 
 Another library rounds differently. All processes of a machine therefore share one choice, a resumed
 run continues to the same bits, and results record it (`training/records.py`).

@@ -63,7 +63,7 @@ class LocalModel:
 
     @property
     def is_fused(self) -> bool:
-        """Whether weights of its layers hold several matrices; False if it is not here yet."""
+        """True if weights of its layers hold several matrices; False if it is not here yet."""
         path = self.folder / "config.json"
         return path.is_file() and read_json_object(path).get("model_type") in FUSED
 

@@ -76,7 +76,7 @@ def wrong_scores(splits: object, facts: KindFacts) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Facts(KindFacts):
-    """What reports, plans, exports and cards say of a kind."""
+    """Facts of a kind for reports, plans, exports and cards."""
 
     unit: str = "examples"  # what a split has many of
     trained_unit: str = "examples"  # what an epoch has many of
