@@ -1,7 +1,7 @@
 """Writes rules into `tokenizer.json` that make `AutoTokenizer` frame texts as we do.
 
 Inputs are BOS, text, EOS; a question with its context is BOS, question, line break, context, EOS
-(`tasks/kinds/question_windows.py`). Both are written as the post-processor.
+(`tasks/kinds/questions.py`). Both are written as the post-processor.
 """
 
 from __future__ import annotations
