@@ -17,7 +17,7 @@ from biphasic.training import CHECKPOINT_EVERY, HELDOUT_EVERY
 
 if TYPE_CHECKING:
     from biphasic.data.building.config import CorpusConfig
-    from biphasic.export.merge import Method
+    from biphasic.export.hf import Method
     from biphasic.study.sizing.estimate import ResourceEstimate
     from biphasic.training.compute import ComputeConfig
     from biphasic.training.recipe import Recipe
@@ -211,7 +211,7 @@ class MergeModels(Verb):
     embeddings."""
 
     def __call__(self) -> Path:
-        from biphasic.export.merge import write_merge
+        from biphasic.export.hf import write_merge
 
         settings = {"weight": self.weight, "method": self.method, "groups": self.groups or {}}
         return write_merge(self.base, self.adapted, expanded(self.out), **settings)

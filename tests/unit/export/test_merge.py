@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from biphasic import adapt, export_model, merge_models, pretrain
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
-from biphasic.export.merge import merge_tensors
+from biphasic.export.hf import merge_tensors
 from biphasic.model.loading.build import load_encoder
 from biphasic.model.loading.hub import fetch_model
 from tiny_use import write_model
