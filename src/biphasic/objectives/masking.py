@@ -303,7 +303,7 @@ class Diffusion(ObjectiveConfig):
         is_hidden = np.zeros(batch.packed.input_ids.size, dtype=bool)
         weights = np.zeros(is_hidden.size, dtype=np.float32)
         for (start, end), piece, rate in pieces:
-            bits = stream("mask", mask_seed, piece.epoch, piece.document, piece.start)
+            bits = _stream("mask", mask_seed, piece)
             is_hidden[start:end] = uniforms(bits, end - start) < rate
             weights[start:end] = 1 / rate
         positions = np.flatnonzero(is_hidden)
@@ -326,7 +326,7 @@ class Diffusion(ObjectiveConfig):
         first = dict(zip(sequences[::-1].tolist(), batch.pieces[::-1], strict=True))
         rates: dict[int, float] = {}
         for sequence, piece in first.items():
-            bits = stream("diffusion", mask_seed, piece.epoch, piece.document, piece.start)
+            bits = _stream("diffusion", mask_seed, piece)
             draw = float(uniforms(bits, 1)[0])
             rates[sequence] = self.least_rate + (1 - self.least_rate) * draw
         return [rates[sequence] for sequence in sequences.tolist()]
