@@ -59,9 +59,8 @@ def draw_nothing(patch: pytest.MonkeyPatch) -> None:
     for name in (
         "analysis.figures.draw.draw",
         "analysis.figures.tuning.draw",
-        "analysis.page.figures.draw",
         "analysis.figures.strips.draw_strips",
-        "analysis.page.figures.draw_strips",
+        "analysis.page.render.draw_strips",
     ):
         patch.setattr(f"biphasic.{name}", lambda *_, **__: empty)
 

@@ -16,7 +16,7 @@ from test_study_examples import NUM_TEST, write_examples
 
 from biphasic.analysis.estimate import estimate
 from biphasic.analysis.figures.strips import draw_strips
-from biphasic.analysis.page.evidence import study_answers
+from biphasic.analysis.page.content import floors_of, study_answers
 from biphasic.analysis.records import load_records
 from biphasic.analysis.report import write_report
 from biphasic.analysis.scores.source import study_scores
@@ -60,15 +60,14 @@ def test_arms_are_above_all_floors_or_below_the_highest() -> None:
     assert tests.floors == (floor, "untrained")
     assert tests.note("high", "mid") == ""
     assert tests.note("mid", "low") == f"below {floor}: not evidence of what pretraining adds"
-    assert floor in tests.sentence("task")
-    assert "HIGH is clearly above" in tests.sentence("task")
+    assert floors_of(tests.scores, {"task": "Task"}) == [("Task", ["HIGH"])]
 
 
 def test_without_floors_nothing_is_said() -> None:
     arms = {name: values for name, values in _ARMS.items() if name != "untrained"}
     tests = floor_tests(_scores(arms, floors=()), "task")
     assert tests.note("mid", "low") == ""
-    assert tests.sentence("task") == ""
+    assert floors_of(tests.scores, {"task": "Task"}) == []
 
 
 @pytest.mark.parametrize("value", [60.4, 58.0])
@@ -144,8 +143,10 @@ def test_the_report_and_its_tables_have_baselines_after_the_arms(written) -> Non
     folder, store, task = written
     page = write_report(folder, store)
     html = page.read_text()
-    assert "no arm is clearly above every floor (the highest: floor: majority, 99.00)" in html
-    assert "below floor: majority: not evidence of what pretraining adds" in html
+    assert "Clearly above every floor: no arm (" in html
+    mark = '<abbr title="below floor: majority: not evidence of what pretraining adds">∅</abbr>'
+    assert mark in html
+    assert "∅: not clearly above every floor" in html
     rows = list(csv.DictReader((page.parent / "table.csv").read_text().splitlines()))
     arms = [row["arm"] for row in rows if row["task"] == task]
     assert arms[-3:] == ["floor:majority", "reference:bag-of-words", "floor:random-vectors"]
@@ -230,7 +231,7 @@ def test_figures_have_rows_and_lines_of_baselines(written) -> None:
     assert sum(line != "-" for line in lines) >= 3
     assert "99.00" in [text.get_text() for text in axes.texts]
     page = write_report(folder, store).read_text()
-    assert "Dotted lines: untrained encoders, floors and references." in page
+    assert "Dotted: untrained encoders, floors and references." in page
 
 
 def test_json_and_rows_have_baselines(written) -> None:

@@ -137,8 +137,8 @@ def test_all_answers_show_what_is_level(ask):
     assert [one.p_level for one in first.outcomes] == [None]
     assert third.verdict == "undecided"
     page = write_report(folder, store).read_text()
-    assert page.count('<th scope="col">Level</th>') == 2
-    assert "<td>level within 90 points</td>" in page
+    assert page.count('<th scope="col">Level<small>') == 2
+    assert '<th scope="col">Level<small>level within 90 points</small>' in page
     rows = [*csv.DictReader((folder / "report/questions.csv").read_text().splitlines())]
     found = [(row["question"], row["margin"], row["level"]) for row in rows]
     assert found == [

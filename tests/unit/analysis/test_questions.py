@@ -20,8 +20,8 @@ from test_study_examples import NUM_TEST, write_examples
 from typer.testing import CliRunner
 
 from biphasic import numerics
-from biphasic.analysis.page import evidence
-from biphasic.analysis.page.evidence import study_answers, study_families
+from biphasic.analysis.page import content
+from biphasic.analysis.page.content import study_answers, study_families
 from biphasic.analysis.page.markdown import answers_page, registration_page
 from biphasic.analysis.questions.answer import (
     Answer,
@@ -227,7 +227,7 @@ def test_answers_read_all_examples_however_many_a_page_reads(ask, monkeypatch):
     draw = np.random.default_rng(0)
     for path in sorted((study[1] / "finetunes").glob("*/result.json")):
         write_examples(path, draw)
-    monkeypatch.setattr(evidence, "_MOST_EXAMPLES", 0)
+    monkeypatch.setattr(content, "_MOST_EXAMPLES", 0)
     [answer] = answers_of(study)
     found = [(one.test.num_examples, one.test.missing) for one in answer.outcomes]
     assert found == [(NUM_TEST, "")] * 2
@@ -238,7 +238,7 @@ def test_the_report_says_why_test_examples_are_unknown(ask):
     page = write_report(*study).read_text()
     [row] = csv.DictReader((study[0] / "report/questions.csv").read_text().splitlines())
     assert row["missing_examples"].endswith("scores.parquet: missing; skipped")
-    assert f"without test examples: {row['missing_examples']}" in page
+    assert f"<small>{row['missing_examples']}</small>" in page
     assert "<h3>Forecasts</h3>" not in page  # none was made
 
 

@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from biphasic.analysis.page.evidence import study_answers
+from biphasic.analysis.page.content import study_answers
 from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import study_scores
 from biphasic.study.run.record import question_records

@@ -16,7 +16,7 @@ from biphasic import analyze, figures
 from biphasic.analysis.claims import Table
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.runs import scores_by_learning_rate
-from biphasic.analysis.page import figures as page_figures
+from biphasic.analysis.page import render as page_figures
 from biphasic.analysis.records import load_records
 from biphasic.analysis.report import write_report
 from biphasic.analysis.scores.examples import ExampleScores, mean_examples
@@ -298,7 +298,7 @@ def test_recipes_of_all_groups_are_in_one_table():
 def test_a_report_of_replicated_recipes_compares_recipes(replicated):
     page = write_report(*replicated).read_text()
     assert "intervals are over pretraining runs" in page
-    assert "Ticks: single pretraining runs." in page
+    assert "Ticks: pretraining runs." in page
     assert not re.search(r"\d seeds\b", page)
     data = json.loads(re.search(r'id="data">(.*?)</script>', page).group(1))
     assert data["arms"][6:] == ["clm", "mlm"]

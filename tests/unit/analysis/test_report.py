@@ -537,7 +537,7 @@ def test_a_study_before_any_run_still_has_a_page(tmp_path):
         path.unlink()
     path = write_report(folder, store)
     text = "".join(Page(path.read_text(encoding="utf-8")).text)
-    assert "There is nothing to compare" in text
+    assert "Nothing to compare" in text
     assert "No loss was recorded" in text
     assert "it needs at least two learning rates" in text
 

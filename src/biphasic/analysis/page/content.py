@@ -1,9 +1,10 @@
-"""The page's facts, the columns and rows of its tables, problems and provenance."""
+"""The page's facts, scores, comparisons and answers, the rows of its tables, and its caveats."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,17 +13,23 @@ from typing import Any, get_args
 from urllib.parse import quote
 
 from biphasic.amounts import amount, count, duration, rate
-from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.claims import ClaimResult
+from biphasic.analysis.claims.claim import tally
+from biphasic.analysis.estimate import LEVEL, Estimate
+from biphasic.analysis.questions.answer import Answer, answer, with_study_correction
 from biphasic.analysis.records import ArmData, Problem, Status, StudyRecords
+from biphasic.analysis.scores.examples import ExampleScores
 from biphasic.analysis.scores.reference import ReferenceValues
 from biphasic.analysis.scores.source import study_scores
-from biphasic.analysis.scores.table import PERCENT, DatasetInfo, Score, Scores
-from biphasic.analysis.statistics.compare import Family
-from biphasic.analysis.statistics.doubts import cell_doubt
-from biphasic.analysis.statistics.variance import variance_split
+from biphasic.analysis.scores.table import PERCENT, UNTRAINED, DatasetInfo, Score, Scores
+from biphasic.analysis.statistics.compare import Family, ModelComparison, family_of, sum_of
+from biphasic.analysis.statistics.doubts import cell_doubt, floor_tests
+from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
+from biphasic.analysis.statistics.variance import SpreadSource, variance_split
 from biphasic.analysis.tables.results import finetunings, trained_segments, zero_shot_runs
 from biphasic.analysis.text import csv_text, plain, score_text
-from biphasic.analysis.words import selection_sentence, words
+from biphasic.analysis.words import coverage_sentence, selection_gains, words
+from biphasic.errors import DataError
 from biphasic.records import ZERO_SHOT_SEED, RunRecord
 
 
@@ -214,15 +221,20 @@ def rate_rows(records: StudyRecords) -> Iterator[tuple[ArmData, list[list[str]]]
         yield arm, [[f"{rate(value)} ×{n}" for value, n in sorted(of.items())] for of in counts]
 
 
-def comparison_notes(scores: Scores, family: Family) -> Iterator[str]:
-    """Yield notes on the comparisons of a dataset's best arm with the others."""
-    if rest := family.with_best[MOST_COMPARISONS:]:
-        clear = sum(one.is_clear for one in rest)
-        yield f"Clearly behind, of {count(len(rest), 'further arm')}: {clear:,}."
-    of_choice = selection_sentence(scores, family.dataset.name)
-    yield from filter(None, (words().method(family), of_choice))
-    yield "Sources of the spread of scores, as standard deviations."
-    yield from map(words().source, variance_split(scores, family.dataset.name))
+def planned_apart(family: Family) -> list[ModelComparison]:
+    """Return the planned comparisons of a dataset that no question has."""
+    scores, name = family.scores, family.dataset.name
+    asked = {sum_of(scores, one) for one in scores.planned if one.question and name in one.datasets}
+    return [one for one in family.of_plan if ((one.first, 1.0), (one.second, -1.0)) not in asked]
+
+
+def methods(families: Iterable[Family], titles: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return how pairs are tested, with the tasks where they are."""
+    found = defaultdict[str, list[str]](list)
+    for family in families:
+        if family.with_best and (sentence := words().method(family)):
+            found[sentence].append(titles[family.dataset.name])
+    return found
 
 
 def comparisons_csv(families: Iterable[Family], names: Mapping[str, str]) -> str:
@@ -306,3 +318,118 @@ def _value(value: Any) -> str:
 
 def _readable(name: str) -> str:
     return name.replace("_", " ")
+
+
+# Maximum scores of single examples read for a page, over all arms and seeds: about 30 seconds.
+_MOST_EXAMPLES = 5_000_000
+
+
+def families(scores: Scores) -> dict[str, Family]:
+    """Compare all pairs of arms on each dataset and average."""
+    # Single examples are within the page's limit (`within_budget`).
+    return {dataset.name: family_of(scores, dataset.name) for dataset in scores.datasets}
+
+
+def page_scores(records: StudyRecords) -> tuple[Scores, Scores]:
+    """Return the scores of a study's arms, and of its recipes if all have several runs."""
+
+    def read() -> tuple[Scores, Scores]:
+        scores = within_budget(records, study_scores(records))
+        return scores, by_recipe(scores)
+
+    return records.once("page scores", read)
+
+
+def study_families(records: StudyRecords) -> dict[str, Family]:
+    """Compare a study's finished arms on each dataset, or its recipes."""
+    _, recipes = page_scores(records)
+    return records.once("families", lambda: families(recipes.finished))
+
+
+def study_answers(records: StudyRecords) -> tuple[Answer, ...]:
+    """Answer the questions that a study asked before its results."""
+    # All test examples of their comparisons are read: the page's limit depends on the other arms.
+
+    def answers() -> tuple[Answer, ...]:
+        scores = study_scores(records)
+        recipes = by_recipe(scores)
+        sources = [recipes]
+        if recipes is scores and scores.replicates:  # only some of its recipes have several runs
+            sources.append(over_pretraining(scores))
+        questions = records.study.questions
+        return with_study_correction([answer(question, sources) for question in questions])
+
+    return records.once("answers", answers)
+
+
+def within_budget(records: StudyRecords, scores: Scores) -> Scores:
+    """Return scores that read single test examples up to the page's limit."""
+    # The smallest test sets come first.
+    read_all = scores.examples
+    num_runs = len(scores.models) * max(len(records.study.seeds), 1)
+    chosen: set[str] = set()
+    left = _MOST_EXAMPLES
+    for task in sorted(records.tasks, key=lambda task: task.num_test):
+        left -= task.num_test * num_runs
+        if left >= 0:
+            chosen.add(task.name)
+
+    def read(model: str, dataset: str) -> ExampleScores:
+        if read_all is None or dataset not in chosen:
+            raise DataError(f"{dataset}: more test examples than a page reads")
+        return read_all(model, dataset)
+
+    return dataclasses.replace(scores, examples=read_all and read)
+
+
+def caveats(scores: Scores) -> list[str]:
+    """Describe how intervals were computed, how often they cover the truth, and what they omit."""
+    seeds = [
+        score.estimate.num_seeds
+        for (_, dataset), score in scores.cells.items()
+        if score.estimate and (scores.is_replicated or not scores.dataset(dataset).is_zero_shot)
+    ]
+    ends = sorted({min(seeds), max(seeds)}, reverse=True) if seeds else []
+    sentences = [coverage_sentence(scores.convention, number, scores.unit) for number in ends]
+    if any(model.objective != UNTRAINED for model in scores.models):
+        sentences.append(words().pretraining(scores))
+    if not any(score.estimate for score in scores.cells.values()):
+        return sentences
+    are_finished = scores.finished.models == scores.models
+    has_questions = any(planned.question for planned in scores.planned)
+    sentences.append(words().clear(scores, LEVEL, are_finished, has_questions))
+    sentences.append(words().tested(scores.unit if seeds else ""))
+    return sentences
+
+
+def floors_of(scores: Scores, titles: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """Return the titles of tasks with the arms that are clearly above every floor."""
+    return [
+        (titles[one.name], [scores.short_labels[name] for name in tests.above])
+        for one in scores.datasets
+        if not one.is_average and (tests := floor_tests(scores, one.name)).not_above
+    ]
+
+
+def floor_note(scores: Scores, dataset: str, *names: str) -> str:
+    """Say that a score, or a difference of two, is no evidence: none is clearly above a floor."""
+    tests = floor_tests(scores, dataset)
+    return tests.note(*names) if len(names) > 1 or {*names} <= tests.not_above.keys() else ""
+
+
+def spread_rows(
+    scores: Scores, families: Mapping[str, Family]
+) -> Iterator[tuple[str, Sequence[SpreadSource], Mapping[str, float]]]:
+    """Yield each dataset with the sources of its spread, and the gains by a rate per seed."""
+    for name, family in families.items():
+        if family.with_best:
+            yield name, variance_split(scores, name), selection_gains(scores, name)
+
+
+def claims_hint(results: Sequence[ClaimResult]) -> str:
+    """Count the verdicts of claims."""
+    counts = {verdict: n for verdict, n in tally(results).items() if n and verdict != "no data"}
+    if not counts:
+        return "none of the reference study's claims can be checked on this study"
+    parts = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+    return f"{count(sum(counts.values()), 'claim')} of the reference study: {parts}"

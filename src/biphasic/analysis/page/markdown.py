@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 
 from biphasic.amounts import p_value
-from biphasic.analysis.page.evidence import study_answers
+from biphasic.analysis.page.content import study_answers
 from biphasic.analysis.questions.answer import (
     CLEAR,
     forecast_sentence,

@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from biphasic.amounts import rate
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.table import (
     AT_END,
@@ -23,7 +22,7 @@ from biphasic.analysis.scores.table import (
 )
 from biphasic.analysis.statistics.contrast import contrast, corrected
 from biphasic.analysis.statistics.paired import NO_SPREAD
-from biphasic.analysis.text import flat, listing, points_cell
+from biphasic.analysis.text import flat, listing
 from biphasic.analysis.words import words
 from biphasic.errors import DataError
 from biphasic.facts import FLOOR, REFERENCE, MetricFacts, baseline_label
@@ -106,21 +105,6 @@ class FloorTests:
         is_below = all(self._mean(name) <= self._mean(floor) for name in names)
         return words().no_evidence(self._label(floor), is_below)
 
-    def sentence(self, title: str) -> str:
-        """Say which arms are clearly above every floor; empty without tests."""
-        if not self.not_above:
-            return ""
-        above = [self.scores.short_labels[name] for name in self.above]
-        found = {name: self.scores.get(name, self.dataset) for name in self.floors}
-        ends = [  # floors that are scores of a grid that ends too early
-            f"{self._label(name)} ({listing([*map(rate, sorted(score.by_rate))])})"
-            for name, score in found.items()
-            if score.is_at_end
-        ]
-        best = self.floors[0]
-        score = points_cell(found[best].estimate)
-        return words().above_floors(title, above, self.scores.labels[best], score, ends)
-
     def _label(self, floor: str) -> str:
         is_at_end = self.scores.get(floor, self.dataset).is_at_end
         return f"{self.scores.labels[floor]} {AT_END}" if is_at_end else self.scores.labels[floor]
@@ -179,10 +163,3 @@ def _floor_tests(scores: Scores, dataset: str) -> FloorTests:
         if test is None or test.verdict != "higher":
             lacking[arm].append(floor)
     return FloorTests(scores, dataset, tuple(floors), {a: tuple(f) for a, f in lacking.items()})
-
-
-def floor_sentences(scores: Scores, titles: Mapping[str, str]) -> Iterator[str]:
-    """Yield for each dataset which arms are clearly above every floor."""
-    for dataset in scores.datasets:
-        if not dataset.is_average:
-            yield floor_tests(scores, dataset.name).sentence(titles[dataset.name])
