@@ -35,8 +35,7 @@ from biphasic.store import RESULT, Store
 from biphasic.study import EXAMPLE_TOKENS, lines_of
 from biphasic.study.inputs.models import own_tokenizer
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver, few_steps, task_outline
-from biphasic.study.jobs import FinetuneJob, GridRun
-from biphasic.study.keep import KeptModel, find_kept, keep_best
+from biphasic.study.jobs import FinetuneJob, GridRun, KeptModel, find_kept, keep_best
 from biphasic.study.pins import record_pin
 from biphasic.study.plan.cost import run_flops
 from biphasic.study.plan.finetuning import (

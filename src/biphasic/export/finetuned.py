@@ -36,7 +36,7 @@ from biphasic.plugins import short_name
 from biphasic.progress import progress_bar, say_on
 from biphasic.shown import Shown
 from biphasic.study.inputs.tasks import PlannedTask
-from biphasic.study.keep import KeptModel
+from biphasic.study.jobs import KeptModel
 from biphasic.study.plan.plan import Plan
 from biphasic.tasks.encoding import new_head
 from biphasic.tasks.folder import load_task

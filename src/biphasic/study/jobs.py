@@ -1,4 +1,4 @@
-"""Jobs: fine-tune one state on one task over a grid of rates and seeds; train a segment.
+"""Jobs: fine-tune one state on one task over a grid, keeping the best weights; train a segment.
 
 Plans and status create thousands of jobs without running them, so compute imports are deferred.
 """
@@ -6,11 +6,12 @@ Plans and status create thousands of jobs without running them, so compute impor
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt
 
@@ -22,13 +23,13 @@ from biphasic.data.corpus import TEXTS
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError, DoneElsewhereError, StudyError
 from biphasic.execution.job import IDENTITY, Job, Progress, Report, ShouldStop, never, while_held
-from biphasic.files import PARTIAL, digest, remove_partials, write_json
+from biphasic.files import PARTIAL, digest, read_json, remove_partials, write_json
 from biphasic.locks import lock_work
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.loading.hub import check_model
 from biphasic.plugin_code import look_in
 from biphasic.records import ResultRecord
-from biphasic.store import RESULT, STATE, Store, is_complete
+from biphasic.store import MANIFEST, MODEL, RESULT, STATE, Store, complete_folder, is_complete
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.tasks.folder import load_task, read_description
 from biphasic.tasks.kinds.registry import KINDS
@@ -38,10 +39,13 @@ from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage, TrainingData
 from biphasic.training.memory import release_excess
 from biphasic.training.recipe import Recipe
+from biphasic.training.state import Checkpoints, save_tensors
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from biphasic.distributed import ProcessGroup
-    from biphasic.tasks.finetune import Keep, Result
+    from biphasic.tasks.finetune import Keep, Result, TrainedModel
     from biphasic.tasks.kinds.kind import Learner
     from biphasic.training.run import Judge
     from biphasic.training.step.pending import StepReport
@@ -123,7 +127,7 @@ class FinetuneJob(Job):
     # Tasks to score: usually the same task, or others without a training split.
     evaluations: tuple[ScoredTask, ...]
     beyond: NonNegativeInt = 0  # The last runs of each task, which may become due (`due_runs`).
-    # Folder in which each part keeps its best model (`biphasic.study.keep`).
+    # Folder in which each part keeps its best model (`biphasic.study.jobs`).
     keep: Path | None = None
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
@@ -133,7 +137,6 @@ class FinetuneJob(Job):
             points = self._missing()
             if not points and self.evaluations[0].runs:
                 raise DoneElsewhereError(self.label)
-            from biphasic.study.keep import keep_best  # noqa: PLC0415
             from biphasic.tasks.finetune import write_result  # noqa: PLC0415
 
             keep = None if self.keep is None else partial(keep_best, self.keep / self.id)
@@ -307,8 +310,6 @@ class TrainJob(Job):
         """Train the segment, with the number of processes in `compute`."""
         with lock_work(self.store, self.id) as held:
             if self.is_done():
-                from biphasic.training.state import Checkpoints  # noqa: PLC0415
-
                 # A process that was killed after it saved the state leaves them.
                 Checkpoints.of(self.store, self.id, start=self.start).clear()
                 raise DoneElsewhereError(self.label)
@@ -417,6 +418,68 @@ def _train(job: str, report: Report, should_stop: ShouldStop, ranks: ProcessGrou
     """Train a job, given as JSON, as one of several ranks."""
     look_in(Path(json.loads(job)["store"]))
     TrainJob.model_validate_json(job).train(report, should_stop=should_stop, ranks=ranks)
+
+
+_BODY, _HEAD = "body.safetensors", "head.safetensors"
+_REMEDY = "run again"
+
+
+@dataclass(frozen=True)
+class KeptModel:
+    """A saved fine-tuned model; metrics are by split, then by name."""
+
+    learning_rate: float
+    seed: int
+    steps: int
+    metrics: dict[str, dict[str, float]]
+    body: dict[str, Tensor]
+    head: dict[str, Tensor]
+
+
+def keep_best(folder: Path, finetuned: TrainedModel) -> None:
+    """Keep a model in a folder of its own, unless the one that is kept there is better."""
+    # The score on validation decides; a diverged model is never kept. Ties go to the smaller rate,
+    # then to the smaller seed, so the best model of a grid is among those that its parts keep.
+    record, scores = finetuned.results[0]
+    if record.status == "diverged":
+        return
+    offered = {
+        "learning_rate": record.learning_rate,
+        "seed": record.seed,
+        "steps": record.steps,
+        "metrics": {split: of.metrics for split, of in scores.items()},
+        "score": record.score("validation", record.metric) or 0.0,
+    }
+    if is_complete(folder):
+        if _rank(read_json(folder / MANIFEST)) <= _rank(offered):
+            return
+        # Delete the kept model first: two large models may not fit on the disk.
+        shutil.rmtree(folder)
+    with complete_folder(folder, **offered) as partial:
+        save_tensors(finetuned.weights, partial / _BODY)
+        save_tensors(finetuned.head, partial / _HEAD)
+
+
+def _rank(described: dict[str, Any]) -> tuple[float, float, int]:
+    return -described["score"], described["learning_rate"], described["seed"]
+
+
+def find_kept(folder: Path, *, learning_rate: float, seed: int) -> KeptModel | None:
+    """Return a kept model below `folder` by its rate and seed, or None."""
+    from safetensors.torch import load_file  # noqa: PLC0415
+
+    for path in sorted(folder.glob(f"*/{MANIFEST}")):
+        manifest = MODEL.open(path.parent, remedy=_REMEDY).verify().manifest
+        if (manifest["learning_rate"], manifest["seed"]) == (learning_rate, seed):
+            return KeptModel(
+                learning_rate,
+                seed,
+                steps=manifest["steps"],
+                metrics=manifest["metrics"],
+                body=load_file(path.parent / _BODY),
+                head=load_file(path.parent / _HEAD),
+            )
+    return None
 
 
 if __name__ == "__main__":

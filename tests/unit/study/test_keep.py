@@ -7,7 +7,7 @@ import torch
 from biphasic.errors import CheckpointError
 from biphasic.evaluation.evaluate import best_result
 from biphasic.records import ResultRecord
-from biphasic.study.keep import find_kept, keep_best
+from biphasic.study.jobs import find_kept, keep_best
 from biphasic.tasks.finetune import FinetuneRun, TrainedModel
 from biphasic.tasks.kinds.kind import Learner, SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
