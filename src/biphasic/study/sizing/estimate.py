@@ -90,11 +90,7 @@ def estimate_recipe(
         flops=cost.flops or 0,
         memory={
             way: max(
-                (
-                    training.peak(_pass(placed, rows, needed=rows)).of_process()
-                    for placed in recipe.placed_phases
-                    if (rows := _needed(training, placed))
-                ),
+                (_peak(training, placed) for placed in recipe.placed_phases),
                 key=lambda memory: memory.total,
             )
             for way, training in ways.items()
@@ -153,18 +149,20 @@ def _needed(training: Training, placed: PlacedPhase) -> int:
     return -(-placed.batches.rows_per_step // training.processes)
 
 
-def _pass(placed: PlacedPhase, rows: int, *, needed: int) -> PassShape:
-    """Return the largest pass of a device that reads `needed` rows of a step."""
-    length = placed.batches.max_seqlen
+def _peak(training: Training, placed: PlacedPhase, most: int | None = None) -> Memory:
+    """Return the memory of a process at the peak of a step, in passes of at most so many rows."""
+    needed, length = _needed(training, placed), placed.batches.max_seqlen
+    rows = needed if most is None else most
     # Each part of a step has passes of its own.
     num_parts = max(len(turn.parts) for turn in placed.phase.turns)
-    return PassShape(
+    largest = PassShape(
         rows,
         length,
         supervised=round(placed.phase.most_labels * rows * length),
         # Between three and more passes, memory does not differ.
         num_passes=min(3, -(-needed // rows) + num_parts - 1),
     )
+    return training.peak(largest).of_process()
 
 
 def least_memory(recipe: Recipe, *, vocab_size: int, compute: ComputeConfig, is_gpu: bool) -> int:
@@ -178,12 +176,9 @@ def least_memory(recipe: Recipe, *, vocab_size: int, compute: ComputeConfig, is_
         return state + _FP32 * parameters.total
     kernels = "cuda" if is_gpu else "cpu"
     training = _training(recipe, recipe.architecture, parameters, compute, kernels)
-    peaks = []
-    for placed in recipe.placed_phases:
-        needed = _needed(training, placed)
-        most = compute.rows_per_pass(placed.batches.max_seqlen) or needed
-        peaks.append(training.peak(_pass(placed, min(most, needed), needed=needed)))
-    return max((peak.of_process().total for peak in peaks), default=0)
+    limits = [(p, compute.rows_per_pass(p.batches.max_seqlen)) for p in recipe.placed_phases]
+    rows = [(placed, limit and min(limit, _needed(training, placed))) for placed, limit in limits]
+    return max((_peak(training, *each).total for each in rows), default=0)
 
 
 def plan_memory(plan: Plan) -> int:
@@ -200,7 +195,7 @@ def _rows_that_fit(training: Training, placed: PlacedPhase, memory: float) -> in
     needed = _needed(training, placed)
 
     def fits(rows: int) -> bool:
-        return training.peak(_pass(placed, rows, needed=needed)).of_process().total <= memory
+        return _peak(training, placed, rows).total <= memory
 
     # The memory of one pass, and of several, grows with the rows; of several, it is larger.
     low, high = (needed, _MOST_ROWS) if fits(needed) else (0, needed)
