@@ -10,7 +10,7 @@ from biphasic.errors import CheckpointError
 from biphasic.execution.display import Speeds
 from biphasic.execution.job import dependents, with_dependents
 from biphasic.store import RESULT, STATE, ArtifactType, Store
-from biphasic.study.plan.cost import group_flops, segment_cost
+from biphasic.study.plan.cost import job_costs
 from biphasic.study.plan.finished import Finished
 from biphasic.study.resolve import resolve
 from biphasic.study.status import JobCounts, StudyStatus, progress_by_arm, read_progress
@@ -80,23 +80,21 @@ def _counts(waiting: Mapping[str, list[str]], done: Set[str], failed: list[str])
 
 def _times(finished: Finished) -> tuple[Speeds, float | None]:
     """Return the speeds of finished jobs, and the device-seconds left; None if not known."""
-    plan, flops = finished.plan, group_flops(finished.plan)
-    store = Store(plan.store)
-    costs = {segment.id: segment_cost(segment) for segment in plan.segments}
+    plan, costs = finished.plan, job_costs(finished.plan)
+    store, left = Store(plan.store), defaultdict[str, float](float)
     # If operations are unknown, steps and trainings: those of one study cost about the same.
-    unknown = {"train": not all(cost.flops for cost in costs.values())}
-    unknown["finetune"] = not all(flops.values())
-    speeds, left = Speeds(kind for kind in unknown if unknown[kind]), defaultdict[str, float](float)
+    kinds = {"train": plan.segments, "finetune": plan.groups}
+    speeds = Speeds(k for k, jobs in kinds.items() if not all(costs[j.id].flops for j in jobs))
     missing = {segment.id for segment in finished.missing_segments()}
-    for identity, cost in costs.items():
-        amount = float(cost.flops or cost.steps)
-        if identity in finished.states:
-            state = store.state(identity)
+    for segment in plan.segments:
+        amount = float(costs[segment.id].flops or segment.steps)
+        if segment.id in finished.states:
+            state = store.state(segment.id)
             speeds.add("train", amount, state.seconds * int(state.compute.get("processes", 1)))
-        elif identity in missing:
+        elif segment.id in missing:
             left["train"] += amount
     for group in plan.groups:
-        per_training = float(flops[group.id] or group.most) / group.most
+        per_training = float(costs[group.id].flops or group.most) / group.most
         for runs in zip(*group.runs.values(), strict=True):  # of each scored task
             names = [run.id for run in runs]
             if finished.results.issuperset(names):

@@ -15,7 +15,7 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.model.shape import PRESETS, architecture_shape
 from biphasic.store import complete_folder
 from biphasic.study.inputs.corpus import remember
-from biphasic.study.plan.cost import group_flops
+from biphasic.study.plan.cost import job_costs
 from biphasic.study.plan.finished import plan_notes
 from biphasic.study.plan.summary import StudyPlan, difference_lines, summarise_plan
 from biphasic.study.resolve import resolve
@@ -278,7 +278,7 @@ def test_scoring_without_training_has_a_share_of_the_expected_time(tmp_path, mak
     folder = make_retrieval(tmp_path / "words", kind="zs")
     plan = previewed(tmp_path, tasks=[{"name": "pydocs-sc"}, {"name": "w", "source": str(folder)}])
     zero_shot = {group.id for group in plan.groups if not group.training.is_trained}
-    flops = group_flops(plan)
+    flops = {group.id: job_costs(plan)[group.id].flops or 0 for group in plan.groups}
     scored = {flops[name] for name in zero_shot}
     assert 0 < max(scored) < min(flops[name] for name in flops.keys() - zero_shot)
 

@@ -21,7 +21,7 @@ from biphasic.locks import LEASE_SECONDS, LOCK, find_owner, hold, this_process
 from biphasic.study import status as status_module
 from biphasic.study.find import find_study, study_status
 from biphasic.study.needs import verify_study
-from biphasic.study.plan.cost import group_flops, segment_cost
+from biphasic.study.plan.cost import job_costs
 from biphasic.study.plan.summary import summarise_plan
 from biphasic.study.run.run import missing_work
 from biphasic.study.status import (
@@ -150,8 +150,9 @@ def test_jobs_without_an_example_are_as_fast_as_others(root, folder):
         shutil.rmtree(result)
     status = study_status(folder)
     plan = prepare(Study.saved(folder).config, root).plan
-    trained = sum(segment_cost(segment).flops or 0 for segment in plan.segments)
-    left = 20.0 * sum(flops or 0 for flops in group_flops(plan).values()) / trained
+    costs = job_costs(plan)
+    trained = sum(costs[segment.id].flops or 0 for segment in plan.segments)
+    left = 20.0 * sum(costs[group.id].flops or 0 for group in plan.groups) / trained
     assert status.device_seconds_spent == 20.0
     assert status.device_seconds_left == pytest.approx(left)
 

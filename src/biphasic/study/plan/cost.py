@@ -32,7 +32,7 @@ from biphasic.training.timeline import PlacedPhase
 
 if TYPE_CHECKING:
     from biphasic.study.inputs.tasks import PlannedTask
-    from biphasic.study.plan.plan import Plan, Segment
+    from biphasic.study.plan.plan import Plan
 
 _FP32 = 4
 
@@ -83,28 +83,26 @@ def training_cost(recipe: Recipe, *, start: int, end: int, vocab_size: int) -> C
     return total
 
 
-def segment_cost(segment: Segment) -> Cost:
-    """Return the cost of training a segment."""
-    arm = segment.arm
-    return training_cost(
-        arm.recipe, start=segment.start, end=segment.end, vocab_size=arm.vocab_size
-    )
-
-
-def group_flops(plan: Plan, example_tokens: int = EXAMPLE_TOKENS) -> dict[str, int | None]:
-    """Count the FLOPs of each group at most: of its fine-tunings, or of scoring without any."""
+def job_costs(plan: Plan, example_tokens: int = EXAMPLE_TOKENS) -> dict[str, Cost]:
+    """Return the cost of each job; of fine-tunings at most, or of scoring without any."""
+    costs = {
+        job.id: training_cost(
+            job.arm.recipe, start=job.start, end=job.end, vocab_size=job.arm.vocab_size
+        )
+        for job in plan.segments
+    }
     shapes = {
         point.state: shape_of(point.arm.recipe, vocab_size=point.arm.vocab_size)
         for point in plan.points
         if point.arm.encoder is None
     }
     shapes |= {state: _local_shape(str(folder)) for state, folder in plan.encoders.items()}
-    flops: dict[str, int | None] = {}
     for group in plan.groups:
-        shape = shapes[group.state]
-        run = None if shape is None else run_flops(shape.body, group.training, example_tokens)
-        flops[group.id] = None if run is None else group.most * run
-    return flops
+        shape, task = shapes[group.state], group.training
+        run = None if shape is None else group.most * run_flops(shape.body, task, example_tokens)
+        steps = group.most * task.num_steps if task.is_trained else 0
+        costs[group.id] = Cost(steps, flops=run)
+    return costs
 
 
 def run_flops(body: int, task: PlannedTask, example_tokens: int) -> int:

@@ -15,7 +15,7 @@ from biphasic.shown import Shown
 from biphasic.store import STATE, Store
 from biphasic.study import EXAMPLE_TOKENS, lines_of
 from biphasic.study.inputs.tasks import PlannedTask
-from biphasic.study.plan.cost import Cost, group_flops, segment_cost, state_bytes, training_cost
+from biphasic.study.plan.cost import Cost, job_costs, state_bytes, training_cost
 from biphasic.study.plan.finished import Finished, plan_notes
 from biphasic.study.plan.plan import Plan, PlannedArm, Segment
 from biphasic.study.plan.tree import Node, StateTree
@@ -85,11 +85,12 @@ class PlanSummary:
 
 def summarise_plan(plan: Plan, *, example_tokens: int = EXAMPLE_TOKENS) -> PlanSummary:
     """Count a plan; `example_tokens` is the mean length of a fine-tuning example."""
-    costs = {segment.id: segment_cost(segment) for segment in plan.segments}
-    groups, flops = _groups(plan, costs), group_flops(plan, example_tokens)
-    tasks, finished = _tasks(plan), Finished.of(plan)
+    costs = job_costs(plan, example_tokens)
+    groups, tasks, finished = _groups(plan, costs), _tasks(plan), Finished.of(plan)
     missing = finished.missing_segments()
     trainings = [group for group in plan.groups if group.training.is_trained]
+    finetuning = sum((costs[group.id] for group in trainings), Cost())
+    sizes = [state_bytes(s.arm.recipe, vocab_size=s.arm.vocab_size) for s in plan.segments]
     left = {segment.id for segment in missing}
     trained = [segment for segment in plan.segments if segment.id not in left]
     return PlanSummary(
@@ -100,16 +101,14 @@ def summarise_plan(plan: Plan, *, example_tokens: int = EXAMPLE_TOKENS) -> PlanS
         num_states=len(plan.segments),
         num_segments=sum(segment.steps > 0 for segment in plan.segments),
         alone=sum((group.alone for group in groups), Cost()),
-        shared=sum(costs.values(), Cost()),
+        shared=sum((costs[segment.id] for segment in plan.segments), Cost()),
         tasks=tasks,
         num_trainings=sum(group.most for group in trainings),
         num_beyond=sum(len(group.beyond) for group in trainings),
         num_evaluations=sum(task.num_runs for task in tasks),
-        finetuning_steps=sum(g.most * g.training.num_steps for g in trainings),
-        finetuning_flops=_total(flops[group.id] for group in trainings),
-        state_bytes=_total(
-            state_bytes(s.arm.recipe, vocab_size=s.arm.vocab_size) for s in plan.segments
-        ),
+        finetuning_steps=finetuning.steps,
+        finetuning_flops=finetuning.flops,
+        state_bytes=None if None in sizes else sum(filter(None, sizes)),
         done=Done(
             states=len(trained),
             steps=sum(segment.steps for segment in trained),
@@ -147,16 +146,6 @@ def _tasks(plan: Plan) -> tuple[TaskSummary, ...]:
         )
         for task in plan.tasks
     )
-
-
-def _total(numbers: Iterable[int | None]) -> int | None:
-    """Return the sum; None if a number is unknown."""
-    total = 0
-    for number in numbers:
-        if number is None:
-            return None
-        total += number
-    return total
 
 
 def _runs(plan: Plan) -> Iterator[tuple[list[str], list[str], list[int]]]:
@@ -276,7 +265,7 @@ class StudyPlan(Shown):
             rows=rows,
             saved=round(saved, 2),
             short_name=short_name,
-            all_flops=_total((summary.shared.flops, summary.finetuning_flops)),
+            all_flops=(summary.shared + Cost(flops=summary.finetuning_flops)).flops,
             unknown="not known here",
         )
 

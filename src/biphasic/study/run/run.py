@@ -40,7 +40,7 @@ from biphasic.shown import Shown, inline, shown_path, table_lines
 from biphasic.store import STATE, Store
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.study.pins import link_states
-from biphasic.study.plan.cost import group_flops, segment_cost, state_bytes
+from biphasic.study.plan.cost import job_costs, state_bytes
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan, Segment
 from biphasic.study.resolve import resolve
@@ -320,14 +320,14 @@ def missing_work(plan: Plan, paths: DataPaths) -> list[WorkItem]:
     for arm, jobs in plan.jobs_by_arm().items():
         for job in jobs:
             users[job].append(arm)
-    flops = group_flops(plan)
+    costs = job_costs(plan)
     trainings = [
         WorkItem(
             id=segment.id,
             label=segment.label,
             kind="train",
             needs=segment.parent,
-            cost=float(segment_cost(segment).flops or 0),
+            cost=float(costs[segment.id].flops or 0),
             num_slots=plan.study.config.compute.processes,
             arms=tuple(users[segment.id]),
             make=partial(segment.job, plan.study, paths),
@@ -341,7 +341,7 @@ def missing_work(plan: Plan, paths: DataPaths) -> list[WorkItem]:
             label=group.label,
             kind="finetune",
             needs=group.state,
-            cost=float(flops[group.id] or 0),
+            cost=float(costs[group.id].flops or 0),
             num_slots=1,
             arms=tuple(users[group.id]),
             make=partial(
