@@ -238,7 +238,7 @@ def test_the_report_says_why_test_examples_are_unknown(ask):
     page = write_report(*study).read_text()
     [row] = csv.DictReader((study[0] / "report/questions.csv").read_text().splitlines())
     assert row["missing_examples"].endswith("scores.parquet: missing; skipped")
-    assert f"<small>{row['missing_examples']}</small>" in page
+    assert f"Not over test examples: pydocs-sc: {row['missing_examples']}." in page
     assert "<h3>Forecasts</h3>" not in page  # none was made
 
 
