@@ -251,7 +251,10 @@ def _run_due(job: FinetuneJob, *, num_workers: int, num_threads: int, console: C
         with compute_threads(num_threads):
             run_here(job, console=console)
         return
-    items = [_part(part) for part in parts]
+    items = [
+        WorkItem(part.id, part.label, part.kind, make=lambda part=part: part, is_done=part.is_done)
+        for part in parts
+    ]
     shared = len(parts) if visible_devices() else 1  # parts may share a GPU
     local = Local(workers=len(parts), threads=num_threads, per_gpu=shared)
     with StudyDisplay(console, items, num_slots=len(parts)) as display:
@@ -268,20 +271,6 @@ def _run_due(job: FinetuneJob, *, num_workers: int, num_threads: int, console: C
             outcome = Scheduler(items, executor, policy=RetryPolicy(), watcher=display).run()
     if outcome.failures:
         raise StudyError(str(outcome.failures[0]))
-
-
-def _part(job: FinetuneJob) -> WorkItem:
-    return WorkItem(
-        id=job.id,
-        label=job.label,
-        kind="finetune",
-        needs=None,
-        cost=0.0,
-        num_slots=1,
-        arms=(),
-        make=lambda: job,
-        is_done=job.is_done,
-    )
 
 
 def _summarise(

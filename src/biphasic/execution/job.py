@@ -180,13 +180,13 @@ class WorkItem:
     id: str
     label: str
     kind: Literal["train", "finetune"]
-    # Item it depends on; None, or one that is not in the graph, for no dependency.
-    needs: str | None
-    cost: float  # expected operations, in FLOPs; 0 if unknown
-    num_slots: int
-    arms: tuple[str, ...]  # names of the arms that need it
     make: Callable[[], Job]
     is_done: Callable[[], bool]  # returns whether the store has its results
+    # Item it depends on; None, or one that is not in the graph, for no dependency.
+    needs: str | None = None
+    cost: float = 0.0  # expected operations, in FLOPs; 0 if unknown
+    num_slots: int = 1
+    arms: tuple[str, ...] = ()  # names of the arms that need it
 
 
 def dependents(needs: Mapping[str, str | None]) -> dict[str, list[str]]:

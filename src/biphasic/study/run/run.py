@@ -342,7 +342,6 @@ def missing_work(plan: Plan, paths: DataPaths) -> list[WorkItem]:
             kind="finetune",
             needs=group.state,
             cost=float(costs[group.id].flops or 0),
-            num_slots=1,
             arms=tuple(users[group.id]),
             make=partial(
                 group.job,
