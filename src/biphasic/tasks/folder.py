@@ -23,6 +23,7 @@ from biphasic.errors import ConfigError, DataError, reading
 from biphasic.files import digest, file_sha256, read_json, write_json
 from biphasic.plugins import load_pinned
 from biphasic.store import complete_folder
+from biphasic.tasks.kinds.examples import RecordFiles
 from biphasic.tasks.kinds.registry import KINDS, KindName, kinds_with
 from biphasic.tasks.kinds.text import named_columns
 from biphasic.tasks.protocol import FinetuneProtocol
@@ -188,7 +189,6 @@ def _keys(task: Task, split: str) -> Iterator[bytes]:
         yield hashlib.blake2b(comparable(text).encode("utf-8"), digest_size=16).digest()
 
 
-_HUB_KINDS = ("sc", "tc", "qa", "ir", "zs", "mp")
 _OF_FILES = (
     "folder", "train", "validation", "test", "corpus", "queries", "validation_fraction",
     "test_fraction", "limits", "pairs_per_paradigm",
@@ -244,7 +244,7 @@ class TaskFile(KindSettings, FileSettings):
     name: str = ""
     """Name in reports; by default that of the task file or the folder."""
     hub: HubTables | None = None
-    """Tables of the hub that hold the task, in place of files; for sc, tc, qa, ir, zs and mp."""
+    """Tables of the hub that hold the task, in place of files."""
     folder: Path | None = None
     """Folder searched for files with the usual names."""
     train: Path | None = None
@@ -272,12 +272,12 @@ class TaskFile(KindSettings, FileSettings):
     def _check_hub(self) -> Self:
         if self.hub is None:
             return self
-        if self.kind not in _HUB_KINDS:
-            known = ", ".join(_HUB_KINDS)
-            raise ValueError(f"'hub' is for tasks of kind {known}, not {self.kind}")
-        needed = {"sc": ("train",), "tc": ("train", "validation"), "qa": ("train",)}
-        needed |= dict.fromkeys(("ir", "zs"), ("corpus",))
-        for table in needed.get(self.kind, ()):
+        kind = KINDS[self.kind]
+        is_retrieval = "ir" in {kind.name, kind.derived_from}
+        if not is_retrieval and not isinstance(kind.examples, RecordFiles):
+            raise ValueError(f"'hub' is for kinds with an example in each row, not {self.kind}")
+        needed = ["corpus"] if is_retrieval else ["train"] * kind.facts.is_trained
+        for table in (*needed, *["validation"] * (self.kind == "tc")):
             if getattr(self.hub, table) is None:
                 raise ValueError(f"hub.{table}: a task of kind {self.kind} needs it")
         for name in _OF_FILES:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 from biphasic.config import nearest
 from biphasic.data.text.hub import HubSplit, HubTable
 from biphasic.errors import DataError
+from biphasic.rows import Row
 from biphasic.tasks.folder import (
     DatasetTable,
     HubTables,
@@ -23,13 +24,15 @@ from biphasic.tasks.folder import (
     load_task_file,
     write_task_folder,
 )
-from biphasic.tasks.hub_retrieval import SPLIT_SEED, Opener, Row, dataset_of, read_retrieval, select
+from biphasic.tasks.hub_retrieval import SPLIT_SEED, Opener, dataset_of, read_retrieval, select
 from biphasic.tasks.kinds.registry import KINDS, name_in_kind
-from biphasic.tasks.kinds.text import named_columns
 from biphasic.tasks.records import SPLITS, TaskContent
+from biphasic.tasks.rows import Labels
 
 # Increase by hand when the same tables give a different task.
 _READING_VERSION = 1
+_LABELLED = ("label", "labels", "tags")  # columns that may have numbers of labels
+_OF_QUESTIONS = ("id", "entity_spans")  # columns of questions beside those of files
 _TRAIN_SHARE = 0.95
 _FILES = {path.stem: path for path in sorted(Path(__file__).with_name("datasets").glob("*.yaml"))}
 
@@ -180,62 +183,6 @@ class HubSource:
         )
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Rows of a table with an example in each; an id is a published split and a row number."""
-
-    file: TaskFile
-    table: DatasetTable
-    opened: HubTable
-    numbers: Iterable[int]
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The names of the labels."""
-        if self.file.labels is None:
-            raise DataError(f"task '{self.file.name}': name its labels (labels), in their order")
-        return tuple(map(str, self.file.labels))
-
-    def read(
-        self, columns: Sequence[str], optional: Sequence[str] = ()
-    ) -> Iterator[tuple[int, str, Row]]:
-        """Yield number, id and row."""
-        rows = self.opened.read(columns, optional=optional)
-        for number, row in zip(self.numbers, rows):  # noqa: B905 - a whole table's are endless
-            yield number, f"{self.table.split}-{number}", row
-
-    def column(self, names: Iterable[str], *spellings: str) -> str:
-        """Return the first of several spellings that is a column of the table."""
-        existing = list(names)
-        for spelling in spellings:
-            if spelling in existing:
-                return spelling
-        expected = " or ".join(f"'{spelling}'" for spelling in spellings)
-        raise DataError(
-            f"{self.table}: no column {expected}; found {', '.join(existing) or 'none'}; "
-            f"pin a revision that has it, or give a local copy (docs/protocol.md)"
-        )
-
-    def label_names(self, feature: Any) -> tuple[str, ...]:
-        """Return the names of an integer label column, by default those of the task file."""
-        names = tuple(getattr(feature, "names", None) or self.labels)
-        if sorted(names) != sorted(self.labels):
-            raise DataError(
-                f"{self.table}: its labels are {', '.join(names)}, not {', '.join(self.labels)}; "
-                f"pin a revision that has these"
-            )
-        return names
-
-    def label_name(self, number: int, value: Any, names: Sequence[str]) -> str:
-        """Return the name of a label that a row gives as a number or a name."""
-        if isinstance(value, str) and value in names:
-            return value
-        if type(value) is int and 0 <= value < len(names):
-            return names[value]
-        known = ", ".join(names)
-        raise DataError(f"{self.table}, row {number}: unknown label {value!r}; known: {known}")
-
-
 def _read_examples(
     file: TaskFile, hub: HubTables, opener: Opener
 ) -> tuple[dict[str, Any], TaskContent]:
@@ -243,32 +190,84 @@ def _read_examples(
     if file.kind == "mp":
         return {}, TaskContent(splits={"test": _pair_rows(hub.test, opener)})
     tables = {split: table for split in SPLITS if (table := getattr(hub, split))}
-    named = file.columns.get("text", ())
-    texts = named if isinstance(named, tuple) else (str(named),)
-    parts = {
-        split: _Part(file, table, opener.open(table, texts=texts), itertools.count())
+    column = file.columns.get("text", ())
+    texts = column if isinstance(column, tuple) else (str(column),)
+    parts: dict[str, tuple[DatasetTable, HubTable, Iterable[int]]] = {
+        split: (table, opener.open(table, texts=texts), itertools.count())
         for split, table in tables.items()
     }
-    if "validation" not in parts:
-        train = parts.pop("train")
-        cut = halves(train.table, len(dataset_of(train.opened)))
+    if "train" in parts and "validation" not in parts:
+        table, opened, _ = parts.pop("train")
+        cut = halves(table, len(dataset_of(opened)))
         parts |= {
-            split: replace(train, opened=select(train.opened, numbers), numbers=numbers)
-            for split, numbers in cut.items()
+            split: (table, select(opened, numbers), numbers) for split, numbers in cut.items()
         }
-    splits = {split: _READERS[file.kind](parts[split]) for split in SPLITS if split in parts}
-    if file.kind == "qa":
-        return {}, TaskContent(splits=splits)
-    labels = next(iter(parts.values())).labels
-    if file.kind == "sc":
-        return {}, TaskContent(labels=labels, splits=splits)
-    begun = dict.fromkeys(splits, 0)
-    rows = {split: list(part) for split, part in splits.items()}
-    for split, part in rows.items():
-        for row in part:
-            row["tags"], number = begin_entities(row["tags"])
-            begun[split] += number
-    return {"tags_rewritten_as_b": begun}, TaskContent(labels=labels, splits=rows)
+    examples: Any = KINDS[file.kind].examples
+    labels = _labels(file) if examples.has_labels else None
+    rows = {split: list(_rows(file, *parts[split], labels)) for split in SPLITS if split in parts}
+    begun = {split: sum(map(_begin_entities, part)) for split, part in rows.items()}
+    content, _ = examples.content(file, rows, labels, where=f"task '{file.name}'")
+    return {"tags_rewritten_as_b": begun} if file.kind == "tc" else {}, content
+
+
+def _labels(file: TaskFile) -> Labels:
+    if file.labels is None:
+        raise DataError(f"task '{file.name}': name its labels (labels), in their order")
+    return Labels(tuple(map(str, file.labels)), "the task file")
+
+
+def _rows(
+    file: TaskFile,
+    table: DatasetTable,
+    opened: HubTable,
+    numbers: Iterable[int],
+    labels: Labels | None,
+) -> Iterator[Row]:
+    """Yield the rows of a table as those of a file with its columns."""
+    # The default id is the published split and the number of the row.
+    features, path = dataset_of(opened).features, Path(str(table))
+    columns = KINDS[file.kind].examples.record.choose(features, path, file)  # type: ignore[attr-defined]
+    named = {name: features.get(columns[name]) for name in _LABELLED if name in columns}
+    names = {name: _class_names(table, feature, labels) for name, feature in named.items()}
+    further = _OF_QUESTIONS if file.kind == "qa" else ()
+    read = opened.read([*columns.values()], optional=further)
+    for number, row in zip(numbers, read):  # noqa: B905 - a whole table's are endless
+        value = {name: row[column] for name, column in columns.items()}
+        here = Row(path, number, value, place=f"row {number}")
+        value["id"] = row.get("id", f"{table.split}-{number}")
+        value |= {name: _named(value[name], known) for name, known in names.items()}
+        if labels and "tags" in names:
+            tags = enumerate(value["tags"])
+            value["tags"] = [labels.tag(here, place, tag) for place, tag in tags]
+        if file.kind == "qa":
+            value["answers"] = _answers(here, row.get("entity_spans"))
+        yield here
+
+
+def _class_names(table: DatasetTable, feature: Any, labels: Labels | None) -> tuple[str, ...]:
+    """Return the names of a column of numbers, by default those of the task file."""
+    own = labels.names if labels else ()
+    names = tuple(getattr(getattr(feature, "feature", feature), "names", None) or own)
+    if sorted(names) != sorted(own):
+        raise DataError(
+            f"{table}: its labels are {', '.join(names)}, not {', '.join(own)}; pin a revision "
+            "that has these"
+        )
+    return names
+
+
+def _named(value: Any, names: Sequence[str]) -> Any:
+    if isinstance(value, list):
+        return [_named(item, names) for item in value]
+    return names[value] if type(value) is int and 0 <= value < len(names) else value
+
+
+def _begin_entities(row: Row) -> int:
+    """Start every entity of a row with a `B-` tag, in place, and count the changed tags."""
+    if "tags" not in row.value:
+        return 0
+    row.value["tags"], number = begin_entities(row.value["tags"])
+    return number
 
 
 def halves(table: DatasetTable, num_rows: int) -> dict[str, list[int]]:
@@ -283,29 +282,6 @@ def halves(table: DatasetTable, num_rows: int) -> dict[str, list[int]]:
     return {"train": parts["train"]["row"][:], "validation": parts["test"]["row"][:]}
 
 
-def _labelled_rows(part: _Part) -> Iterator[Row]:
-    features, file = dataset_of(part.opened).features, part.file
-    column = part.column(features, str(file.columns.get("label", "label")))
-    names = part.label_names(features[column])
-    texts: Any = named_columns(file.columns.get("text", "text"))  # type: ignore[arg-type]
-    for number, key, row in part.read([*texts.values(), column]):
-        label = part.labels.index(part.label_name(number, row[column], names))
-        yield {"id": key, **{name: row[text] for name, text in texts.items()}, "label": label}
-
-
-def _tagged_rows(part: _Part) -> Iterator[Row]:
-    columns = [str(part.file.columns.get(name, name)) for name in ("tokens", "tags")]
-    features = dataset_of(part.opened).features
-    feature = features[part.column(features, columns[1])]
-    names = part.label_names(getattr(feature, "feature", None))
-    for number, key, row in part.read(columns):
-        words, tags = (row[column] for column in columns)
-        tags = [part.label_name(number, tag, names) for tag in tags]
-        if not words or len(words) != len(tags):
-            raise DataError(f"{part.table}, row {number}: {len(words)} words, {len(tags)} tags")
-        yield {"id": key, "tokens": words, "tags": tags}
-
-
 def begin_entities(tags: Sequence[str]) -> tuple[list[str], int]:
     """Start every entity with a `B-` tag, and count the changed tags."""
     # In IOB1 (CoNLL-2003, arXiv:cs/0306050, section 2) an entity starts with `I-` unless it follows
@@ -318,26 +294,17 @@ def begin_entities(tags: Sequence[str]) -> tuple[list[str], int]:
     return written, sum(old != new for old, new in zip(tags, written, strict=True))
 
 
-def _question_rows(part: _Part) -> Iterator[Row]:
-    existing = dataset_of(part.opened).column_names
-    names = (("question", "query"), ("context", "passage"), ("answers",))
-    question, context, answers = columns = [part.column(existing, *usual) for usual in names]
-    for number, key, row in part.read(columns, ("id", "entity_spans")):
-        if "entity_spans" in row:  # SuperGLUE's format: names, each with one or more spans
-            every = zip(row["entity_spans"]["text"], row["entity_spans"]["start"], strict=True)
-            spans = [(text, start) for text, start in every if text in row[answers]]
-        elif (spans := _spans(row[answers])) is None:
-            raise DataError(
-                f"{part.table}, row {number}: answers need 'text' and 'answer_start' or 'start', "
-                f"found {str(row[answers])[:80]}"
-            )
-        texts, starts = [text for text, _ in spans], [start for _, start in spans]
-        yield {
-            "id": row.get("id", key),
-            "question": row[question],
-            "context": row[context],
-            "answers": {"text": texts, "answer_start": starts},
-        }
+def _answers(row: Row, entities: Any) -> dict[str, Any]:
+    """Return answers in SQuAD's format, also those of SuperGLUE: names with one or more spans."""
+    answers = row.value["answers"]
+    if entities is not None:
+        every = zip(entities["text"], entities["start"], strict=True)
+        spans = [(text, start) for text, start in every if text in answers]
+    elif (spans := _spans(answers)) is None:
+        raise row.error(
+            "answers need 'text' and 'answer_start' or 'start', found " + str(answers)[:80]
+        )
+    return {"text": [text for text, _ in spans], "answer_start": [start for _, start in spans]}
 
 
 def _spans(answers: Any) -> list[tuple[Any, Any]] | None:
@@ -353,12 +320,7 @@ def _spans(answers: Any) -> list[tuple[Any, Any]] | None:
     return [*zip(answers["text"], answers[starts], strict=True)]
 
 
-_READERS: Mapping[str, Callable[..., Iterator[Row]]] = {
-    "sc": _labelled_rows, "tc": _tagged_rows, "qa": _question_rows
-}  # fmt: skip
-
-
-def _pair_rows(table: DatasetTable, opener: Opener) -> Iterator[Row]:
+def _pair_rows(table: DatasetTable, opener: Opener) -> Iterator[dict[str, Any]]:
     """Yield the rows of all configurations of a dataset with BLiMP's columns, in order of names."""
     # All are of one commit, or one local copy.
     revision = opener.revisions.get(table.dataset)

@@ -307,21 +307,33 @@ class RecordFiles(Examples):
                 raise DataError(f"{path}: the {split} split is empty")
         self.record.check_splits(rows)
         labels = self._labels(file, files, rows.get("train", ())) if self.has_labels else None
+        return self.content(file, rows, labels, where=where)
+
+    def content(
+        self,
+        file: FileSettings,
+        rows: Mapping[str, Sequence[Row]],
+        labels: Labels | None,
+        *,
+        where: str,
+    ) -> tuple[TaskContent, dict[str, int]]:
+        """Return a task of rows by split, and the number of its examples, which are checked."""
         names = labels.names if labels else ()
         parsed: dict[str, list[tuple[Row, Any]]] = {}
-        for split, path in paths.items():
+        for split, part in rows.items():
+            path = str(part[0].path)
             written = [
                 replace(
                     row, value={**row.value, "id": row.id(), **self.record.written(row, labels)}
                 )
-                for row in rows[split]
+                for row in part
             ]
-            examples, _ = self._unique(written, names, file.template, where=str(path))
+            examples, _ = self._unique(written, names, file.template, where=path)
             parsed[split] = [*zip(written, examples, strict=True)]
         cut = cut_splits(parsed, file, where=where)
         if train := cut.get("train"):
             examples = [example for _, example in train]
-            self.record.check_train(examples, where=str(paths["train"]))
+            self.record.check_train(examples, where=str(train[0][0].path))
         splits = {split: [row.value for row, _ in part] for split, part in cut.items()}
         counts = {split: len(part) for split, part in cut.items()}
         return TaskContent(splits=splits, labels=names), counts

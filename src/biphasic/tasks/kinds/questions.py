@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationInfo, field_validator
+from pydantic import AliasChoices, Field, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
 from biphasic.errors import ConfigError, DataError
@@ -47,8 +47,8 @@ class Question(Example):
     settings: ClassVar[tuple[str, ...]] = ("tokens",)
     suffixes: ClassVar[tuple[str, ...]] = (".json", ".jsonl")
     inputs: ClassVar[tuple[str, ...]] = ("question", "context")
-    question: Text
-    context: Text
+    question: Annotated[Text, Field(validation_alias=AliasChoices("question", "query"))]
+    context: Annotated[Text, Field(validation_alias=AliasChoices("context", "passage"))]
     answers: tuple[Answer, ...]
 
     @field_validator("answers", mode="before")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from datasets import load_dataset
+from datasets import ClassLabel, Features, List, Value, load_dataset
 
 import hub_copies
 from biphasic import task as task_files
@@ -316,7 +316,6 @@ def test_the_shown_file_of_a_dataset_is_a_task_of_ones_own(copies, folders, tmp_
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "sr", "labels": None}, r"'hub' is for tasks of kind sc, .*, not sr"),
         (
             {"hub": {"test": {"dataset": "a/b", "split": "test"}}},
             r"hub\.train: .* kind sc needs it",
@@ -332,6 +331,39 @@ def test_a_task_of_the_hub_with_other_settings_is_refused(tmp_path, settings, me
     (tmp_path / "mine.yaml").write_text(json.dumps(raw), encoding="utf-8")
     with pytest.raises((ConfigError, DataError), match=message):
         prepare_task(str(tmp_path / "mine.yaml"), store=tmp_path, say=print)
+
+
+NUMBERS = List(ClassLabel(names=["cats", "dogs"]))
+OTHER_KINDS = {
+    "ml": ({"text": "on cats", "labels": [0]}, {"text": Value("string"), "labels": NUMBERS}, (1,)),
+    "sr": ({"sentence1": "a", "sentence2": "b", "score": 2.5}, None, 2.5),
+    "sts": ({"sentence1": "a", "sentence2": "b", "score": 2.5}, None, 2.5),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_KINDS)
+def test_every_kind_reads_tables_of_the_hub(tmp_path, kind):
+    row, features, answer = OTHER_KINDS[kind]
+    column = "labels" if kind == "ml" else "score"
+    other = {"ml": [0, 1], "sr": 1.0, "sts": 1.0}[kind]
+    rows = [row, {**row, column: other}] * 20
+    splits = {("default", split): rows for split in ("train", "test")}
+    hub_copies.write_dataset(tmp_path / "a/b", splits, features and Features(features))
+    tables = {"train": {"dataset": "a/b", "split": "train"}} if kind != "sts" else {}
+    raw = {"kind": kind, "hub": {**tables, "test": {"dataset": "a/b", "split": "test"}}}
+    raw |= {"labels": ["dogs", "cats"]} if kind == "ml" else {}
+    (tmp_path / "mine.yaml").write_text(json.dumps(raw), encoding="utf-8")
+    task = load_task(
+        prepare_task(
+            str(tmp_path / "mine.yaml"), store=tmp_path / "store", copies=tmp_path, say=print
+        )
+    )
+    counts = [task.num_examples(split) for split in ("train", "validation", "test")]
+    assert counts == ([0, 0, 40] if kind == "sts" else [38, 2, 40])
+    [first, *_] = task.splits["test"]
+    assert first.id == "test-0"
+    # The task file has the labels in another order.
+    assert (first.score if kind == "sts" else first.answer) == answer
 
 
 def test_a_dataset_of_another_name_is_refused():

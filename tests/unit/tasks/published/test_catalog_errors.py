@@ -57,9 +57,9 @@ def test_an_unknown_name_is_reported_with_the_nearest(tmp_path):
 
 def test_a_missing_column_is_reported_with_the_existing_ones(tmp_path):
     tagged(tmp_path, {"tokens": List(TEXT), "entities": List(TEXT)}, {"tokens": [], "entities": []})
-    message = refused("ontonotes5", tmp_path)
-    assert message.startswith("hgissbkh/ontonotes5 (train): no column 'tags'")
-    assert "found tokens, entities" in message
+    assert refused("ontonotes5", tmp_path) == (
+        "hf:hgissbkh/ontonotes5, split train: no column 'tags' (known: entities, tokens)"
+    )
 
 
 def test_other_label_names_are_refused(tmp_path):
@@ -75,10 +75,10 @@ def test_other_label_names_are_refused(tmp_path):
     [
         (
             {"tokens": ["a"], "tags": [37]},
-            r"(train), row 0: unknown label 37; known: O, B-CARDINAL",
+            "(train): row 0: unknown label 37 at token 0; the task file has 37 labels",
         ),
-        ({"tokens": ["a"], "tags": [-1]}, r"(train), row 0: unknown label -1"),
-        ({"tokens": ["a", "b"], "tags": [0]}, r"(train), row 0: 2 words, 1 tags"),
+        ({"tokens": ["a"], "tags": [-1]}, "(train): row 0: unknown label -1 at token 0"),
+        ({"tokens": ["a", "b"], "tags": [0]}, "(train): row 0: 2 tokens but 1 tags"),
     ],
 )
 def test_unusable_rows_are_reported_by_number(tmp_path, row, expected):
@@ -92,8 +92,8 @@ def test_an_unlabelled_row_is_refused(tmp_path):
     shutil.copy(
         folder / "sst2/test-00000-of-00001.parquet", folder / "sst2/train-00000-of-00001.parquet"
     )
-    assert "(sst2, train), row " in (message := refused("sst2", tmp_path))
-    assert "unknown label -1; known: negative, positive" in message
+    assert "(sst2, train): row " in (message := refused("sst2", tmp_path))
+    assert "unknown label '-1'; the task file has 2 labels (known: negative, pos" in message
 
 
 def test_answers_without_positions_are_refused(tmp_path):
