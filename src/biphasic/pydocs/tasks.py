@@ -460,14 +460,14 @@ class LeakFilter:
         taken: set[str] = set()
         chosen: dict[Split, list[Example]] = {}
         for split in SPLITS:
-            chosen[split] = split_documents = []
+            chosen[split] = selected = []
             for example in _in_turn(by_split[split]):
-                if len(split_documents) == limits[split]:
+                if len(selected) == limits[split]:
                     break
                 keys = {_normalised(key) for key in example.keys}
                 if taken.isdisjoint(keys) and not self.leaks(example):
                     taken |= keys
-                    split_documents.append(example)
+                    selected.append(example)
         return chosen
 
     def leaks(self, example: Example) -> bool:
