@@ -53,7 +53,7 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 4 * _MOST_SHOWN
 _FILES = (
     (
         {"arms", "tasks", "include"},
-        "a study; 'biphasic study plan {0}' says its cost, 'biphasic study run {0}' runs it",
+        "a study; 'biphasic study plan {0}' shows its cost, 'biphasic study run {0}' runs it",
     ),
     ({"phases", "learning_rate"}, "a recipe; train it with 'biphasic pretrain {}'"),
     ({"sources"}, "a corpus; build it with 'biphasic corpus build --spec {}'"),

@@ -1,4 +1,4 @@
-"""The Hugging Face hub: names, errors and silence of its libraries, which are slow to import."""
+"""The Hugging Face hub: checks names, explains errors, and hides what its libraries print."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def find_plugin(group: Group, reference: str, base: type, *, ours: Collection[st
             f"name ({named['code'][:12]}); install that version"
         )
     kind = plugin.type
-    problem = next(_unlike(kind, base), None) if inspect.isclass(kind) else "is no class"
+    problem = next(_unlike(kind, base), None) if inspect.isclass(kind) else "it is not a class"
     if problem is not None:
         raise ConfigError(f"{plugin.origin}: {kind.__name__} cannot be used: {problem}")
     if plugin.name in ours:
@@ -142,7 +142,7 @@ def find_plugin(group: Group, reference: str, base: type, *, ours: Collection[st
 def _unlike(kind: type, base: type) -> Iterator[str]:
     """Yield the reasons why a class does not implement its base."""
     if not issubclass(kind, base):
-        yield f"it lacks base {base.__name__}"
+        yield f"it does not inherit from {base.__name__}"
         return
     annotations = inspect.get_annotations(base).items()
     constants = [name for name, type_ in annotations if str(type_).startswith("ClassVar")]

@@ -97,7 +97,7 @@ class ArmRecord(Record):
     recipe: dict[str, Any] = {}  # Settings that differ from the shared recipe.
     # Seeds of the pretraining run: `init_seed`, `data_seed`, `mask_seed`.
     seeds: dict[str, int] = {}
-    # Of its encoder in fine-tuning and scoring; None: as the protocol says.
+    # Attention of its encoder in fine-tuning and scoring; None uses the protocol's.
     attention: Annotated[str | None, _UNLESS_NONE] = None
     # Peak learning rate of its first schedule; None if it is not trained.
     peak: float | None = None
@@ -300,7 +300,7 @@ class StateRecord(Record):
     heldout_sha256: str | None = None  # Hash of the held-out text; None in old states.
     rows_sha256: str  # Hash of all rows read from step 0 up to this step.
     ledger: tuple[LedgerEntry, ...] = ()
-    seconds: float = 0.0  # Wall time of this segment.
+    seconds: float = 0.0  # Time of this segment's updates, without held-out losses and saving.
     ground: dict[str, Any] = {}  # Data fingerprint of the run.
     compute: dict[str, Any] = {}  # Compute settings.
     environment: dict[str, Any] = {}

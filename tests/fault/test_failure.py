@@ -29,7 +29,7 @@ def test_a_job_that_fails_stops_only_those_that_need_it(finished, tmp_path, cli)
     assert len(failed) == 2
     assert "mlm 0-12: step" in failed[0]
     assert "not finite; lower the learning rate" in failed[0]
-    assert failed[1] == "failed: mlm on pydocs-sc: skipped, it needs a failed job"
+    assert failed[1] == "failed: mlm on pydocs-sc: skipped: a job that it needs failed"
     rows = list(csv.DictReader(io.StringIO(results(root).decode())))
     status = {(row["arm"], row["learning_rate"], row["status"]) for row in rows if row["seed"]}
     assert ("untrained", "0.0005", "finished") in status

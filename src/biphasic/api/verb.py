@@ -47,7 +47,7 @@ class Spelling:
         env: Environment variable with a default.
         type: Type that the command line reads, if it is another one; None: no option has this.
         parse: Makes a value of a text, before the command runs.
-        convert: Makes the field's value of the one that was read.
+        convert: Converts the parsed value to the field's.
         instead: Default of the command, if Python has another.
         is_required: Whether a command must be given it, though Python has a default.
     """
@@ -150,7 +150,7 @@ class _Runs(Protocol[Result_co]):
 
 
 class Function(Generic[Options, Result_co]):
-    """The public function of a verb: makes it of the arguments, and runs it."""
+    """The public function of a verb: builds the verb from the arguments, and runs it."""
 
     def __init__(self, verb: Callable[Options, _Runs[Result_co]]) -> None:
         self.verb: Any = verb

@@ -166,7 +166,7 @@ def job_bar(console: Console, label: str) -> Iterator[Report]:
 
 
 class Speeds:
-    """Device-seconds per operation of each kind of jobs; a kind without example is as fast as all.
+    """Device-seconds per operation of each kind of jobs; one without finished jobs has the mean.
 
     Where the operations of a kind are not known (`uncounted`), another amount stands for them, and
     its speed says nothing about other kinds.
@@ -235,7 +235,7 @@ class Pace:
             running.share = share
 
     def stopped(self, item: WorkItem, *, is_done: bool = False, is_example: bool = True) -> None:
-        """Record that a job stopped, and whether it is done and its time is that of others."""
+        """Record that a job stopped, whether it is done, and whether the speed counts it."""
         with self._lock:
             self._running.pop(item.id, None)
             now = time.monotonic()

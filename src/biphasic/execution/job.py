@@ -86,7 +86,7 @@ def described(error: Exception) -> dict[str, Any]:
 
 
 def made_again(event: Mapping[str, Any]) -> BiphasicError | OSError | None:
-    """Return the error that `described` described; None for a bug, and others than ours."""
+    """Return the error that `described` described; None for a bug, or an error that is not ours."""
     if event["kind"] == OSError.__name__:
         number, reason, file = (event["fields"][name] for name in ("number", "reason", "file"))
         return OSError(event["error"]) if number is None else OSError(number, reason, file)

@@ -1,4 +1,4 @@
-"""Studies, from a study file to its report: names of their files, and words of commands."""
+"""Studies, from a study file to its report: file names, and templates of what commands print."""
 
 from __future__ import annotations
 

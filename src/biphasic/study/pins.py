@@ -2,7 +2,7 @@
 
 `pretrain`, `adapt`, `evaluate` and `finetune` write to the shared store. No study refers to their
 results, so they write a pin before they start, which protects them from cleaning. Event files of
-their trainings are in a folder whose name says which state they are of.
+their trainings are in a folder whose name ends with the state's short identity.
 """
 
 from __future__ import annotations

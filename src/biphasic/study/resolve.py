@@ -273,7 +273,8 @@ def _edited_code(corpus: CorpusConfig, store: Path) -> str:
         named = [name for names in record.get("plugins", {}).values() for name in names]
         old = [shown(name) for name in named if name not in now]
         if old and _without_code(decisive(record["origin"])) == origin:
-            return f"read here by other code, of {' and '.join(old)}; text and arms are made again"
+            was = f"was built with other code of {' and '.join(old)}"
+            return f"{was}; the corpus is built again, and its arms are trained again"
     return ""
 
 

@@ -213,7 +213,7 @@ def _why_without_update(run: Run, phase: PlacedPhase, given: StepInput) -> Itera
     if run.step not in run.lineage.recipe.skip_steps:
         yield (
             f"step {run.step} makes no update: {phase.phase.short_name} got no label from its "
-            f"{given.batch.packed.num_tokens:,} tokens; use larger batches or a higher rate"
+            f"{given.batch.packed.num_tokens:,} tokens; use larger batches or a higher masking rate"
         )
 
 

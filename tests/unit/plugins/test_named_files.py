@@ -166,7 +166,10 @@ def test_a_pinned_name_takes_that_code_alone(path, tmp_path):
             ("Vocabulary, *, mask_seed: int", "Vocabulary"),
             r"Stride cannot be used: supervise must take \(self, batch, .*, \*, mask_seed\)",
         ),
-        (("(ObjectiveConfig)", ""), "Stride cannot be used: it lacks base ObjectiveConfig"),
+        (
+            ("(ObjectiveConfig)", ""),
+            "Stride cannot be used: it does not inherit from ObjectiveConfig",
+        ),
     ],
 )
 def test_files_that_cannot_be_used_are_refused_by_name(path, tmp_path, edit, message):

@@ -142,7 +142,8 @@ def test_a_plan_says_which_code_of_a_source_was_edited(spec, tmp_path):
     assert assumed_for(load(spec, ("id=str", "# the first is 0\n id=str")), tmp_path) == ()
     before = shown(config.sources[0].source)
     assert assumed_for(load(spec, ("str(number)", "str(number + 1)")), tmp_path) == (
-        f"corpus: mailbox, read here by other code, of {before}; text and arms are made again",
+        f"corpus: mailbox, was built with other code of {before}; the corpus is built "
+        "again, and its arms are trained again",
     )
 
 

@@ -177,7 +177,7 @@ def test_failures_of_the_last_run_stay_until_the_job_is_done(root, folder):
     # The group of b needs it; that of a does not.
     assert status.counts == JobCounts(done=1, running=0, waiting=1, failed=1, blocked=1)
     text = text_of(status)
-    assert "1 waiting, 1 failed, 1 need a failed job, of 4 jobs" in text
+    assert "1 waiting, 1 failed, 1 blocked by a failed job, of 4 jobs" in text
     assert "  b 4-8: out of memory (tried 3 times)\n" in text
     assert "log logs/f.log" in text
 
@@ -432,7 +432,7 @@ def test_watching_ends_with_the_study(root, folder, cli, quick, monkeypatch):
     assert runner.ended()
     assert code == 0
     lines = out.splitlines()
-    counted = "1 done, 1 running, 0 waiting, 1 failed, 1 need a failed job, of 4 jobs"
+    counted = "1 done, 1 running, 0 waiting, 1 failed, 1 blocked by a failed job, of 4 jobs"
     assert lines[0] == f"one: {counted}"  # said once, though it was looked at three times
     assert lines[1] == "one: finished"
 

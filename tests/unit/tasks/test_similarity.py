@@ -169,7 +169,7 @@ def test_an_embedding_model_that_is_read_otherwise_is_named(tmp_path):
     (model / "1_Pooling").mkdir()
     (model / "1_Pooling/config.json").write_text('{"pooling_mode": "cls"}')
     task = f"sts:{write_jsonl(tmp_path / 'pairs.jsonl', pairs())}"
-    assert "trained with pooling=first; score them by --set pooling=first" in str(
+    assert "trained with pooling=first; use --set pooling=first" in str(
         run(model, task, tmp_path / "runs")
     )
     protocol = {"max_seqlen": 64, "pooling": "first"}

@@ -197,7 +197,7 @@ def test_a_step_in_which_no_token_is_masked_makes_no_update(train, make_recipe, 
     entry = read_json(after / "state.json")["ledger"][1]
     assert (entry["steps"], entry["supervised_tokens"], entry["flops"]) == (2, 0, 0)
     assert entry["tokens"] > 0
-    tokens = r"\d+ tokens; use larger batches or a higher rate"
+    tokens = r"\d+ tokens; use larger batches or a higher masking rate"
     for step, line in zip((3, 4), warnings, strict=True):
         assert re.fullmatch(
             rf"step {step} makes no update: {objective} got no label from its {tokens}", line

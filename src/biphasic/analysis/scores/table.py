@@ -90,7 +90,7 @@ class DatasetInfo:
     num_train: int = 0  # training examples that a run reads; 0 if unknown
     data: str = ""  # hash of its examples, which several datasets may share; empty if unknown
     about: KindFacts | None = None  # facts about its kind of task; None for the first kinds
-    example: str = "test example"  # what a run has many scores of
+    example: str = "test example"  # what is scored one by one
 
     @property
     def is_zero_shot(self) -> bool:
@@ -133,8 +133,8 @@ class Score:
 _UNKNOWN = Score(None)
 AT_END = "‡"
 END_NOTE = (
-    f"{AT_END}: provisional: validation chooses the lowest or highest learning rate tried, so the "
-    "score may be that of the grid (finetuning.extend)."
+    f"{AT_END}: provisional: validation chooses the lowest or highest learning rate tried, so a "
+    "wider grid of rates might give another score (finetuning.extend)."
 )
 
 
@@ -186,7 +186,7 @@ class Scores:
         default_factory=dict, init=False, compare=False, repr=False
     )  # cache of examples already read; see `statistics/crossed.py`
 
-    # Tests of arms against floors by dataset; see `floors.py`.
+    # Tests of arms against floors by dataset; see `doubts.py`.
     floor_tests: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property

@@ -65,7 +65,7 @@ def doubt_notes(
     models: Sequence[ModelInfo] | None = None,
     datasets: Sequence[DatasetInfo] | None = None,
 ) -> list[str]:
-    """Explain the sign of scores at an end of the rates, and list those that are no results."""
+    """Explain the sign of scores at an end of the rates, and list scores that are not valid."""
     places, is_at_end = dict[str, list[str]](), False
     for dataset in scores.datasets if datasets is None else datasets:
         for model in scores.models if models is None else models:
@@ -102,7 +102,7 @@ class FloorTests:
         if not self.not_above or not all(floors):
             return ""
         floor = floors[0][0]
-        is_below = all(self._mean(name) <= self._mean(floor) for name in names)
+        is_below = all(self._mean(name) < self._mean(floor) for name in names)
         return words().no_evidence(self._label(floor), is_below)
 
     def _label(self, floor: str) -> str:
@@ -131,7 +131,7 @@ def baseline_sentences(
     if mean - half_width <= highest:
         floor = max(floors, key=floors.__getitem__)
         meaning = "the model may have learned nothing"
-        yield words().no_evidence(baseline_label(floor), mean <= highest, meaning)
+        yield words().no_evidence(baseline_label(floor), mean < highest, meaning)
 
 
 def floor_tests(scores: Scores, dataset: str) -> FloorTests:

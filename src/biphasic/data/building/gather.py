@@ -248,8 +248,8 @@ class Gathering:
 
 def _too_little(name: str, reach: Reach, *, remedy: str) -> str:
     return (
-        f"{name}: its first document alone has more than the {reach.most_tokens:,} tokens that it "
-        f"may give; {remedy}"
+        f"{name}: its first document alone is longer than its limit of {reach.most_tokens:,} "
+        f"tokens; {remedy}"
     )
 
 

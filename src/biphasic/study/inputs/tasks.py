@@ -429,7 +429,8 @@ def count_in_text(
     if missing and tokens > MOST_TOKENS:
         return (
             f"test examples were not looked for in the training corpus: it has {amount(tokens)} "
-            f"tokens, more than {amount(MOST_TOKENS)}; 'against' leaves them out when it is built"
+            f"tokens, more than {amount(MOST_TOKENS)}; list the task under 'against' to "
+            "leave them out"
         )
     if missing:
         counts = count_seen([task.folder for task in missing.values()], _documents(data, report))

@@ -1,4 +1,4 @@
-"""The fine-tunings, floors and references of a plan: shared trainings, and what names a result."""
+"""The fine-tunings, floors and references of a plan: shared trainings, identities of results."""
 
 from __future__ import annotations
 
@@ -254,7 +254,8 @@ def _other_settings(
     other = [f"{key}={own}" for key, own in usual.items() if getattr(task.protocol, key) != own]
     if other:
         sets = " ".join(f"{setting}{each}" for each in other)
-        yield f"the model's vectors were trained with {' and '.join(other)}; score them by {sets}"
+        was = f"the model's vectors were trained with {' and '.join(other)}"
+        yield f"{was}; use {sets} to score them the same way"
 
 
 def _unread_prompts(task: PlannedTask, prompts: Mapping[str, str]) -> Iterator[str]:

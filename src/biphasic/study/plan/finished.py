@@ -82,8 +82,8 @@ def _without_width(plan: Plan) -> Iterator[str]:
     for arm in plan.arms:
         if arm.vectors is None:
             yield (
-                f"arm '{arm.name}': its config.json has no width of hidden states, so there are no "
-                f"random vectors as wide as its own ({RANDOM_VECTORS})"
+                f"arm '{arm.name}': its config.json does not state the width of hidden states, so "
+                f"the floor of random vectors cannot be computed ({RANDOM_VECTORS})"
             )
 
 
@@ -105,7 +105,10 @@ def _same_tasks(plan: Plan) -> Iterator[str]:
             key = canonical_json([*data, task.determinants, trainer.determinants])
             if first.setdefault(key, task.info.name) != task.info.name:
                 names = f"'{first[key]}' and '{task.info.name}'"
-                yield f"tasks {names} are one under two names: averages count it twice; remove one"
+                yield (
+                    f"tasks {names} have the same data and settings: averages count them twice; "
+                    "remove one"
+                )
 
 
 def _other_readings(plan: Plan) -> Iterator[str]:
@@ -136,10 +139,10 @@ def outdated_arms(plan: Plan) -> list[str]:
             state, before = others[key]
             now = references_in(recipe)
             changed = [shown(old) for old in references_in(before) if old not in now]
-            who = f"other code, of {' and '.join(changed)}," if changed else _OTHER_VERSION
+            code = f"other code of {' and '.join(changed)}" if changed else _OTHER_VERSION
             notes.append(
-                f"arm '{arm.name}': {who} trained it (state {state[:12]}); results differ "
-                "between these versions, so it is trained again"
+                f"arm '{arm.name}': was trained with {code} (state {state[:12]}); results may "
+                "differ, so it is trained again"
             )
     return notes
 

@@ -245,7 +245,7 @@ def execute_study(
             link_states(study.store, study.config.name, names, say=say_on(console))
         with progress_bar(console, "writing the report"):
             report = write_study_report(resolved)
-    not_tried = (f"{item.label}: skipped, it needs a failed job" for item in outcome.blocked)
+    not_tried = (f"{item.label}: skipped: a job that it needs failed" for item in outcome.blocked)
     return StudyOutcome(
         study.folder,
         report,

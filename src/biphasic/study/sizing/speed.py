@@ -161,4 +161,4 @@ if __name__ == "__main__":
         "num_jobs": len(local_slots()),
         "advice": precision_advice(given, measured),
     }
-    print(json.dumps(found))  # noqa: T201 - read by `here.py`
+    print(json.dumps(found))  # noqa: T201 - read by `estimate.py`
