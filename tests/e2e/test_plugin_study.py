@@ -71,5 +71,5 @@ def test_workers_and_ranks_have_the_code_and_a_report_needs_no_file(tmp_path):
 
     write_stride(tmp_path, ("[:: self.every]", "[1 :: self.every]"))
     plan = run_command("study", "plan", file, "--root", root, "--rate", "1e9").stdout
-    assert "other code, of stride.py:Stride (" in plan
+    assert "other code of stride.py:Stride (" in plan
     assert Store(root / "store").walk(STATE) == {state.parent.name}

@@ -160,7 +160,7 @@ def test_edited_code_is_seen_beside_a_file_that_a_folder_skips(spec, tmp_path):
     [said] = assumed_for(config, tmp_path)
     assert "other code" not in said
     [said] = assumed_for(load(spec, ("str(number)", "str(number + 1)")), tmp_path)
-    assert f"other code, of {shown(config.sources[0].source)}" in said
+    assert f"other code of {shown(config.sources[0].source)}" in said
 
 
 def test_a_tokenizer_is_trained_on_a_source_of_a_file(spec, tmp_path):
