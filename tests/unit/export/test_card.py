@@ -393,10 +393,10 @@ class TestFineTuned:
     def test_floors_and_references_stand_below_the_scores(self, tmp_path):
         above = {"floor:majority": 0.499, "reference:bag-of-words": 0.803}
         card = self.write(tmp_path, baselines=above)
-        assert "instead: floors: majority 49.90; references: bag of words 80.30.\n" in card
+        assert "for comparison: floors: majority 49.90; references: bag of words 80.30. An" in card
         card = self.write(tmp_path, baselines={"floor:majority": 0.76})
         below = "below floor: majority: the model may have learned nothing"
-        assert f"instead: floors: majority 76.00; {below}.\n" in card
+        assert f"for comparison: floors: majority 76.00; {below}. An" in card
 
     def test_vectors_are_made_as_for_the_scores(self, tmp_path):
         def written(kind: str, query: str, document: str) -> str:

@@ -78,7 +78,7 @@ def test_scores_that_break_a_rule_are_refused(task, tmp_path):
 
 def test_what_is_no_kind_is_refused(task, tmp_path):
     (tmp_path / "mood.py").write_text(MOOD.replace("(Classification)", ""))
-    with pytest.raises(ConfigError, match=r"mood\.py: Mood .* base TaskKind"):
+    with pytest.raises(ConfigError, match=r"mood\.py: Mood .* not inherit from TaskKind"):
         load_task_file(task)
     task.write_text("{kind: moods, folder: texts}")
     with pytest.raises(ConfigError, match="unknown value 'moods'"):
