@@ -23,6 +23,7 @@ from biphasic.model.compute.device import computing_on, parse_device
 
 if TYPE_CHECKING:
     from biphasic.evaluation.result import Evaluation
+    from biphasic.execution.executor import Local
     from biphasic.export.finetuned import FinetunedFolder
     from biphasic.records import Convention
     from biphasic.study.plan.plan import Plan
@@ -69,7 +70,7 @@ class Grid(Root, Revision, Copies, Device, Quiet):
         """Check the arguments and the tasks, and plan the fine-tunings."""
         from biphasic.evaluation.evaluate import chosen_tasks, plan_evaluation
 
-        check_cores(num_workers=self._num_workers, num_threads=self.threads)
+        check_cores(num_workers=self._local.workers or 1, num_threads=self.threads)
         return plan_evaluation(
             model,
             chosen_tasks(tasks, overrides=self.overrides, copies=self.copies),
@@ -84,12 +85,13 @@ class Grid(Root, Revision, Copies, Device, Quiet):
         )
 
     @property
-    def _num_workers(self) -> int:
+    def _local(self) -> Local:
+        """The processes and threads that run fine-tunings here."""
+        from biphasic.execution.executor import Local
         from biphasic.study.run.run import default_workers
 
-        if self.workers is None:
-            return default_workers(self.threads, device=self.device)
-        return self.workers
+        number = self.workers or default_workers(self.threads, device=self.device)
+        return Local(workers=number, threads=self.threads)
 
 
 class Evaluating(Grid):
@@ -159,8 +161,7 @@ class EvaluateAll(Evaluating):
         yield from evaluate_plan(
             self._plan(self.model, self.tasks),
             convention=self.convention,
-            num_workers=self._num_workers,
-            num_threads=self.threads,
+            local=self._local,
             device=device,
             console=self.console,
         )
@@ -262,8 +263,7 @@ class Finetune(Grid):
                 plan,
                 folder,
                 model=named,
-                num_workers=self._num_workers,
-                num_threads=self.threads,
+                local=self._local,
                 console=self.console,
             )
 

@@ -142,8 +142,7 @@ def evaluate_plan(
     plan: Plan,
     *,
     convention: Convention,
-    num_workers: int,
-    num_threads: int,
+    local: Local,
     device: torch.device | None,
     console: Console,
 ) -> Iterator[Evaluation]:
@@ -153,27 +152,20 @@ def evaluate_plan(
     for group in plan.groups:
         if _missing(plan, group, made_by="evaluate", console=console):
             with computing_on(device):
-                run_finetunings(
-                    _job(plan, group),
-                    num_workers=num_workers,
-                    num_threads=num_threads,
-                    console=console,
-                )
+                run_finetunings(_job(plan, group), local, console=console)
         for task in group.evaluations:
             yield _summarise(plan, group, task, convention=convention, console=console)
 
 
 def finetune_grid(
-    plan: Plan, *, scratch: Path, num_workers: int, num_threads: int, console: Console
+    plan: Plan, local: Local, *, scratch: Path, console: Console
 ) -> tuple[Evaluation, KeptModel]:
     """Run the missing fine-tunings of one task, and return scores and best model of the grid."""
     # The best weights are kept while the grid runs. Earlier runs have only scores: if the best is
     # one of them, it is repeated, which gives the same weights. The caller deletes `scratch`.
     say = say_on(console)
     [task], [group] = plan.tasks, plan.groups
-    evaluation = score_grid(
-        plan, scratch=scratch, num_workers=num_workers, num_threads=num_threads, console=console
-    )
+    evaluation = score_grid(plan, local, scratch=scratch, console=console)
     chosen = best_result(evaluation.results, metric=task.info.metric)
     if chosen is None:
         raise TrainingError(f"{task.info.name}: every run diverged; lower the learning rate")
@@ -184,17 +176,14 @@ def finetune_grid(
             "earlier call, which did not keep its weights; repeating it"
         )
         run = next(run for run in group.runs[task.info.name] if run.id == chosen.id)
-        kept = _refit(
-            _job(plan, group), run, scratch=scratch / "again", threads=num_threads, console=console
-        )
+        with compute_threads(local.threads):
+            kept = _refit(_job(plan, group), run, scratch=scratch / "again", console=console)
         if difference := _difference(kept, chosen):
             say(difference)
     return evaluation, kept
 
 
-def score_grid(
-    plan: Plan, *, scratch: Path | None, num_workers: int, num_threads: int, console: Console
-) -> Evaluation:
+def score_grid(plan: Plan, local: Local, *, scratch: Path | None, console: Console) -> Evaluation:
     """Run the missing fine-tunings of one task, and keep weights if there is `scratch`."""
     [task], [group], say = plan.tasks, plan.groups, say_on(console)
     missing = _missing(plan, group, made_by="finetune", console=console)
@@ -208,10 +197,10 @@ def score_grid(
         say(note)
     if missing:
         if task.training.is_trained and not task.training.protocol.is_probe:
-            with compute_threads(num_threads):
-                say(expected_time(plan, len(missing), num_workers=num_workers))
+            with compute_threads(local.threads):
+                say(expected_time(plan, len(missing), num_workers=local.workers or 1))
         job = _job(plan, group).model_copy(update={"keep": scratch})
-        run_finetunings(job, num_workers=num_workers, num_threads=num_threads, console=console)
+        run_finetunings(job, local, console=console)
     return _summarise(plan, group, task, convention="standard", console=console)
 
 
@@ -234,21 +223,19 @@ def _floors(plan: Plan, tasks: Sequence[PlannedTask]) -> list[PlannedBaseline]:
     return [one for one in plan.baselines if any(one.task is task for task in tasks)]
 
 
-def run_finetunings(
-    job: FinetuneJob, *, num_workers: int, num_threads: int, console: Console
-) -> None:
+def run_finetunings(job: FinetuneJob, local: Local, *, console: Console) -> None:
     """Run a job in this process, or its parts in several processes."""
     # Parts do not know each other's scores: when all are done, more runs may be due.
     before: list[int] = []
     while not job.is_done() and (due := job.due()) != before:
-        _run_due(job, num_workers=num_workers, num_threads=num_threads, console=console)
+        _run_due(job, local, console=console)
         before = due
 
 
-def _run_due(job: FinetuneJob, *, num_workers: int, num_threads: int, console: Console) -> None:
-    parts = job.split(num_workers)
+def _run_due(job: FinetuneJob, local: Local, *, console: Console) -> None:
+    parts = job.split(local.workers or 1)
     if len(parts) == 1:
-        with compute_threads(num_threads):
+        with compute_threads(local.threads):
             run_here(job, console=console)
         return
     items = [
@@ -256,7 +243,7 @@ def _run_due(job: FinetuneJob, *, num_workers: int, num_threads: int, console: C
         for part in parts
     ]
     shared = len(parts) if visible_devices() else 1  # parts may share a GPU
-    local = Local(workers=len(parts), threads=num_threads, per_gpu=shared)
+    local = local.model_copy(update={"workers": len(parts), "per_gpu": shared})
     with StudyDisplay(console, items, num_slots=len(parts)) as display:
         work = Work(
             job.store,
@@ -357,10 +344,8 @@ def best_result(results: Iterable[ResultRecord], *, metric: str) -> ResultRecord
     return best and best.run
 
 
-def _refit(
-    job: FinetuneJob, run: GridRun, *, scratch: Path, threads: int, console: Console
-) -> KeptModel:
-    with job_bar(console, job.label) as report, compute_threads(threads):
+def _refit(job: FinetuneJob, run: GridRun, *, scratch: Path, console: Console) -> KeptModel:
+    with job_bar(console, job.label) as report:
         job.refit(run, report, keep=partial(keep_best, scratch))
     kept = find_kept(scratch.parent, learning_rate=run.learning_rate, seed=run.seed)
     if kept is None:

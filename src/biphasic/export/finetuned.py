@@ -19,6 +19,7 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
 from biphasic.evaluation.evaluate import encoder_of, finetune_grid, score_grid
 from biphasic.evaluation.result import Evaluation
+from biphasic.execution.executor import Local
 from biphasic.export.card import AUTO_CLASSES, write_fitted_card
 from biphasic.export.check import (
     FITTED_TOLERANCE,
@@ -93,7 +94,7 @@ class FinetunedFolder(Shown):
 
 
 def write_best(
-    plan: Plan, out: Path, *, model: str, console: Console, **computing: int
+    plan: Plan, out: Path, *, model: str, local: Local, console: Console
 ) -> FinetunedFolder:
     """Fine-tune over the grid of a plan and write the best model; cards call its encoder `model`.
 
@@ -109,10 +110,10 @@ def write_best(
     }
     if note := find_made(out, inputs):
         say_on(console)(f"{out}: already made from the same model, task and settings")
-        evaluation = score_grid(plan, scratch=None, console=console, **computing)
+        evaluation = score_grid(plan, local, scratch=None, console=console)
         return FinetunedFolder(out, evaluation, read_head(out), note["difference"])
     with sole_writer(out, say=say_on(console)):
-        return _make(out, plan, inputs, model=model, console=console, **computing)
+        return _make(out, plan, inputs, model=model, local=local, console=console)
 
 
 def _make(
@@ -121,8 +122,8 @@ def _make(
     inputs: Mapping[str, Any],
     *,
     model: str,
+    local: Local,
     console: Console,
-    **computing: int,
 ) -> FinetunedFolder:
     """Fine-tune over the grid, and write and check the best model, which cards call `model`."""
     [planned], encoder = plan.tasks, encoder_of(plan).folder
@@ -147,9 +148,7 @@ def _make(
                 "transformers has no class with this body and head, so others will need "
                 "trust_remote_code=True to load what is written"
             )
-        evaluation, best = finetune_grid(
-            plan, scratch=scratch / "weights", console=console, **computing
-        )
+        evaluation, best = finetune_grid(plan, local, scratch=scratch / "weights", console=console)
         baselines = {name: percent / 100 for name, percent in evaluation.baselines.items()}
         draft = _draft(plan, best, task, tokenizer, model=model, baselines=baselines)
         with (
