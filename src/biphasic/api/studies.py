@@ -329,24 +329,23 @@ class Tune(Jobs):
     """Show what would be trained, without training."""
 
     def __call__(self) -> Tuned:
+        from biphasic.execution.executor import Local
         from biphasic.study.settings.load import load_study
         from biphasic.study.tune.search import Tuned, first_rates, tune_study
         from biphasic.study.tune.trials import plan_lines, plan_tuning
 
+        tuning = plan_tuning(load_study(self.file), self.share, by=self.by)
+        rates = first_rates(tuning, self.rates)
         if self.dry_run:
-            tuning = plan_tuning(load_study(self.file), self.share, by=self.by)
-            lines = plan_lines(tuning, first_rates(tuning, self.rates), self.root_folder)
-            return Tuned(tuple(lines), None)
+            return Tuned(tuple(plan_lines(tuning, rates, self.root_folder)), None)
         outcome = tune_study(
-            self.file,
-            root=self.root,
-            by=self.by,
-            rates=self.rates,
-            share=self.share,
+            tuning,
+            rates,
+            Path(self.file),
+            self.root_folder,
             extend=self.extend,
             out=self.out,
-            num_workers=self.workers,
-            num_threads=self.threads,
+            local=Local(workers=self.workers, threads=self.threads),
             console=self.console,
         )
         return Tuned((), outcome)

@@ -16,7 +16,6 @@ from biphasic.analysis.tune_record import (
     FORMAT,
     CurveRecord,
     TrialRecord,
-    TuneBy,
     TuneRecord,
 )
 from biphasic.config import dump_settings, load_settings
@@ -37,7 +36,6 @@ from biphasic.study.study import Study
 from biphasic.study.tune.trials import (
     RateGroup,
     Tuning,
-    plan_tuning,
     rate_digits,
     trial_name,
     trial_schedule,
@@ -111,24 +109,20 @@ class TuneOutcome:
 
 
 def tune_study(
-    file: Path | str,
+    tuning: Tuning,
+    rates: Rates,
+    file: Path,
+    root: Path,
     *,
-    root: Path | str,
-    by: TuneBy,
-    rates: Sequence[float] | None,
-    share: float,
     extend: bool,
     out: Path | str | None,
-    num_workers: int | None,
-    num_threads: int,
+    local: Local,
     console: Console,
 ) -> TuneOutcome:
-    """Choose the peak rates of a study's arms and write them, like `tune`."""
+    """Choose the peak rates of the arms of a study file and write them, like `tune`."""
     # Replicates of an arm share a rate, which is tuned with the seeds of the first.
-    file = Path(file)
-    tuning = plan_tuning(load_study(file), share, by=by)
-    trials = _Trials(tuning, expanded(root).resolve(), num_workers, num_threads, console)
-    by_group = trials.try_rates(first_rates(tuning, rates), extend=extend)
+    trials = _Trials(tuning, root.resolve(), local, console)
+    by_group = trials.try_rates(rates, extend=extend)
     record = _record(tuning, by_group)
     write_json(trials.folder / "curve.json", record.model_dump(mode="json"))
     write_text(trials.folder / "curve.csv", curve_csv(record))
@@ -167,8 +161,7 @@ class _Trials:
 
     tuning: Tuning
     root: Path
-    num_workers: int | None
-    num_threads: int
+    local: Local
     console: Console
     num_executed: int = 0
     last: frozenset[str] | None = None
@@ -214,7 +207,7 @@ class _Trials:
         arms = tuple(arm.config for arm in kept)
         outcome = execute_study(
             Study(study.config.model_copy(update={"arms": arms}), self.root),
-            executor=Local(workers=self.num_workers, threads=self.num_threads),
+            executor=self.local,
             policy=RetryPolicy(),
             console=self.console,
         )
