@@ -27,7 +27,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import requires
 from typing import Any
 
 from biphasic.version import __version__
@@ -299,6 +298,8 @@ def lack_of_memory(error: Exception) -> str:
 def install_command(extra: str) -> str:
     """Return the command that installs the packages of an extra, by their own names."""
     # No index has `biphasic` itself.
+    from importlib.metadata import requires  # noqa: PLC0415 - slow to import
+
     split = [text.partition(";") for text in requires("biphasic") or []]
     packages = [name.strip() for name, _, marker in split if f"'{extra}'" in marker]
     return f"python -m pip install {shlex.join(packages)}"
