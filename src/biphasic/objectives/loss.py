@@ -64,6 +64,7 @@ class _GroupedCrossEntropy(torch.autograd.Function):
         per_label: PerLabel | None,
         values: Tensor | None,
     ) -> Tensor:
+        # Gradients are computed here, while the logits of a group exist; `backward` scales them.
         needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         hidden_gradient = torch.empty_like(hidden) if needs_hidden else None
         weight_sum = _Sum(weight) if needs_weight else None
@@ -75,6 +76,7 @@ class _GroupedCrossEntropy(torch.autograd.Function):
             logits = product(part, weight, bias)
             factors = None if weights is None else weights[start : start + group, None]
             targets = labels[start : start + group, None]
+            # The logits become their own gradient in place: no second array is as large.
             if per_label is None:
                 total += _loss_and_delta(logits, targets, softcap, factors)
             else:
@@ -110,6 +112,7 @@ class _Sum:
         self._total: Tensor | None = None
 
     def add(self, share: Tensor) -> None:
+        # A single group, the usual case, needs no copy in fp32.
         self._total = share if self._total is None else self._total.float() + share
 
     def total(self) -> Tensor:
@@ -159,6 +162,7 @@ def _own_loss_and_delta(
     per_label: PerLabel,
 ) -> Tensor:
     """Do the same for another loss than cross-entropy."""
+    # Autograd, which is off within a function of its own, differentiates from the logits on.
     with torch.enable_grad():
         exact = logits.detach().float().requires_grad_()
         losses = per_label(_capped(exact, softcap)[0], targets[:, 0])
@@ -225,7 +229,7 @@ class InfoNce(_TextsLoss):
         return torch.stack([self._at_width(vectors[:, :width]) for width in used]).mean()
 
     def _at_width(self, vectors: Tensor) -> Tensor:
-        unit = F.normalize(vectors, dim=-1)
+        unit = F.normalize(vectors, dim=-1)  # the first dimensions of a unit vector are none
         similarities = unit[: self.num_queries] @ unit[self.num_queries :].T
         queries, positives = torch.from_numpy(self.pairs.T).to(vectors.device)
         is_positive = torch.from_numpy(self.is_positive).to(vectors.device)
@@ -252,7 +256,9 @@ class InfoNce(_TextsLoss):
         is_target = columns == targets[:, None]
         logits = chosen / self.temperature
         if hardness:
+            # A negative weighs exp(hardness * similarity); the weight itself has no gradient.
             logits = logits + (hardness * chosen.detach()).masked_fill(is_target, 0.0)
+        # Other answers to the query are no negatives.
         logits = logits.masked_fill(others & ~is_target, -torch.inf)
         return F.cross_entropy(logits, targets, reduction="sum")
 

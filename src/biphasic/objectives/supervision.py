@@ -53,6 +53,7 @@ def spellings_of(tokenizer: TextTokenizer) -> Spellings:
     """Return the text of each token of a vocabulary."""
     rules = tokenizer.rules()
     spell = _speller(rules)
+    # An added token is matched as it is written, without the rules of other tokens.
     literal = {added["id"] for added in rules["added_tokens"]}
     spelled = [_LONE_SPACE] * tokenizer.vocab_size
     for token, token_id in tokenizer.vocabulary().items():
@@ -89,6 +90,7 @@ def word_starts(input_ids: NDArray[np.int64], spellings: Spellings) -> NDArray[n
 
 def _kinds(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return the kind of each byte's character, and that of the character it combines with."""
+    # UTF-8: a lead byte says how many bytes follow, and each of these holds six bits.
     is_lead = (text & 0xC0) != 0x80
     places = np.flatnonzero(is_lead)
     padded = np.concatenate([text, np.zeros(3, dtype=np.uint8)]).astype(np.int64)
@@ -103,6 +105,7 @@ def _kinds(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8
     kinds = np.empty(len(places) + 1, dtype=np.uint8)
     kinds[0] = _OTHER
     kinds[1:] = _kind_table()[np.minimum(characters, _LAST_CHARACTER)]
+    # A combining mark belongs to the last character before it that is none.
     last_base = np.maximum.accumulate(np.where(kinds != _MARK, np.arange(len(kinds)), 0))
     owners = np.cumsum(is_lead)
     return kinds[owners], kinds[last_base][owners]
@@ -180,6 +183,7 @@ def _marked(token: str, marker: str) -> bytes:
 
 def _byte_level_alphabet() -> dict[str, int]:
     """Return the byte of each character: printable bytes' own, the others' in order."""
+    # GPT-2 writes other bytes as characters from U+0100 on, in the order of the bytes.
     alphabet = set(ByteLevel.alphabet())
     printable = {chr(byte): byte for byte in range(256) if chr(byte) in alphabet}
     others = sorted(set(range(256)) - set(printable.values()))
@@ -271,6 +275,7 @@ class Supervision:
     def part(self, start: int, end: int) -> Supervision:
         """Return rows `start` to `end` with their labels, possibly none."""
         first, last = start * self.rows.row_length, end * self.rows.row_length
+        # Positions are ascending, so the labels of some rows are a slice.
         inside = slice(*np.searchsorted(self.positions, [first, last]).tolist())
         part = replace(self._with(inside), rows=self.rows.part(start, end))
         return replace(part, positions=part.positions - first)
