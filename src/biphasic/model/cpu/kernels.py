@@ -120,6 +120,8 @@ class _ShortNorm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
         inputs, weight, factors = ctx.saved_tensors
+        # With n = x f and f = (mean(x^2) + epsilon)^(-1/2), the gradient of w n to x is
+        # f (g w - n mean(g w n)).
         normed = inputs * factors
         products = gradient * normed
         of_weight = products.sum(tuple(range(inputs.ndim - 1)))
@@ -160,6 +162,7 @@ class _Normed(torch.autograd.Function):
             of_input, *_ = torch.ops.aten.native_layer_norm_backward(
                 gradient, inputs, weight.shape, mean, factor, weight, bias, only_input
             )
+        # torch would sum these over all tokens in bf16.
         tokens = tuple(range(inputs.ndim - weight.ndim))
         if needs_weight:
             normed = inputs.float().sub_(mean).mul_(factor)
@@ -185,6 +188,7 @@ class _Looked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         rows, weight = ctx.saved_tensors
+        # In fp32: a row of a small table is the sum over thousands of tokens.
         sums = weight.new_zeros(weight.shape, dtype=torch.float32)
         by_token = gradients[0].reshape(-1, weight.shape[1]).float()
         return None, sums.index_add_(0, rows.reshape(-1), by_token).to(weight.dtype)
