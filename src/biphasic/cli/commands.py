@@ -297,7 +297,7 @@ def _report(report: Path) -> None:
 
 @study_app.calls("status", status)
 def _status(
-    shown_status: StudyStatus,
+    current: StudyStatus,
     *,
     study: str | None,
     root: Path,
@@ -308,12 +308,12 @@ def _status(
     ] = None,
 ) -> None:
     if as_json:
-        echo(shown_status.model_dump_json(indent=1))
+        echo(current.model_dump_json(indent=1))
         return
     stays = sys.stdout.isatty() if watch is None else watch
-    if stays and shown_status.runner is not None:
-        shown_status = _watch(shown_status, study, root)
-    echo(str(shown_status))
+    if stays and current.runner is not None:
+        current = _watch(current, study, root)
+    echo(str(current))
 
 
 @study_app.calls("cancel", cancel)
