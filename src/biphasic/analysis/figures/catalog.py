@@ -113,12 +113,11 @@ def values_of(scores: Scores, datasets: Iterable[DatasetInfo]) -> Frame:
 
 
 def chart_of(
-    spec: Spec, scores: Scores, datasets: Sequence[DatasetInfo] = (), *, size: str | None = None
+    spec: Spec, scores: Scores, models: Frame, datasets: Sequence[DatasetInfo]
 ) -> Chart | Skipped:
-    """Fill a specification with scores on datasets, or only with those of models of one size."""
-    models, datasets = models_of(scores), datasets or shown_datasets(scores)
+    """Fill a specification with the scores of models on datasets."""
     try:
-        models = spec.where(models if size is None else models[models["size"] == size])
+        models = spec.where(models)
     except LackingError as error:
         return Skipped(spec.name, spec.title, str(error))
     models = spec.line(models, spec.x)
@@ -580,16 +579,20 @@ def score_figures(
     # With `is_every`, there is a panel per dataset instead of each category's average. A reference
     # is drawn in the background, on datasets that are the same in both.
 
+    datasets, models = shown_datasets(scores, is_every=is_every), models_of(scores)
     pairs = {} if reference is None else alike_datasets(scores, reference)
-    datasets = shown_datasets(scores, is_every=is_every)
     theirs = {pairs[one.name].name: one.name for one in datasets if one.name in pairs}
+    behind = models_of(reference) if reference and theirs else None
 
     def chart(spec: Spec, size: str | None = None) -> Chart | Skipped:
-        made = chart_of(spec, scores, datasets, size=size)
-        if reference is None or not theirs or isinstance(made, Skipped):
+        def of_size(m: Frame) -> Frame:
+            return m if size is None else m[m["size"] == size]
+
+        made = chart_of(spec, scores, of_size(models), datasets)
+        if reference is None or behind is None or isinstance(made, Skipped):
             return made
-        behind = [dataset for dataset in reference.datasets if dataset.name in theirs]
-        other = chart_of(spec, reference, behind, size=size)
+        alike = [dataset for dataset in reference.datasets if dataset.name in theirs]
+        other = chart_of(spec, reference, of_size(behind), alike)
         if isinstance(other, Skipped):
             return made
         # Its models may have other numbers of steps and masking rates.
@@ -599,7 +602,7 @@ def score_figures(
 
     yield from map(chart, SPECS)
     # The figure of the CLM share for further model sizes, like the paper's for 1B.
-    further = _order(with_shares(models_of(scores)))[1:]
+    further = _order(with_shares(models))[1:]
     if not further:
         title = f"{BY_SHARE.title}: another size"
         yield Skipped("clm-share-further", title, "needs CLM then MLM at a second model size")
@@ -613,7 +616,7 @@ def score_figures(
     numbers = Counter(_task(dataset) for dataset in scores.datasets)
     several = [one for one in scores.datasets if _task(one) and numbers[_task(one)] > 1]
     if several:
-        yield chart_of(BY_EXAMPLES, scores, several)
+        yield chart_of(BY_EXAMPLES, scores, models, several)
 
 
 def _task(dataset: DatasetInfo) -> str:

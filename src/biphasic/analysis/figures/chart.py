@@ -7,8 +7,11 @@ of its `model`; and how it is drawn: `style`, `is_connected`, `has_markers`, `is
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import attrgetter
 from typing import Any, Literal
 
 import pandas as pd
@@ -62,11 +65,21 @@ class Chart:
     points: Frame
     note: str = ""  # the part of the caption that is about its models
 
-    def lines(self, panel: Panel, *more: str) -> Iterator[tuple[Any, ...]]:
-        """Yield series and points of each line in a panel; with `more`, of each of its parts."""
-        points = self.points[self.points["panel"] == panel.key]
-        for (label, *_), rows in points.groupby(["series", "line", *more], sort=False):
-            yield label, rows.sort_values("x", kind="stable")
+    @cached_property
+    def rows(self) -> Mapping[str, list[Any]]:
+        """Points of each panel."""
+        rows = defaultdict[str, list[Any]](list)
+        for row in self.points.itertuples(index=False):
+            rows[row.panel].append(row)
+        return rows
+
+    def lines(self, panel: Panel, *, in_parts: bool = False) -> Iterator[tuple[str, list[Any]]]:
+        """Yield series and points of each line in a panel, or of each of its parts."""
+        groups = defaultdict[Any, list[Any]](list)
+        for row in self.rows[panel.key]:
+            groups[row.series, row.line, row.part if in_parts else 0].append(row)
+        for (label, *_), rows in groups.items():
+            yield label, sorted(rows, key=attrgetter("x"))
 
     @property
     def alt(self) -> str:
@@ -79,10 +92,7 @@ class Chart:
         panels = []
         for panel in self.panels:
             ends = [
-                (
-                    flat(label),
-                    [(each.mean, place(each.x)) for each in rows.iloc[[0, -1]].itertuples()],
-                )
+                (flat(label), [(each.mean, place(each.x)) for each in (rows[0], rows[-1])])
                 for label, rows in self.lines(panel)
             ]
             panels.append((flat(panel.title), panel, ends))
@@ -110,17 +120,19 @@ class Skipped:
 def points_of(rows: Frame) -> Frame:
     """Return rows of points with all their columns; a line is its series where it has no name."""
     usual = {"line": rows["series"], **_USUAL}
-    return rows.assign(**{name: one for name, one in usual.items() if name not in rows})
+    rows = rows.assign(**{name: one for name, one in usual.items() if name not in rows})
+    return rows.astype({"low": float, "high": float})
 
 
 def points_csv(chart: Chart) -> str:
     """Return the points of a chart as CSV; floats round-trip exactly."""
     rows = (
-        (panel.title, label, *(None if pd.isna(value) else value for value in values))
+        (panel.title, label, *(None if pd.isna(getattr(row, name)) else getattr(row, name)
+                               for name in _IN_FILES))
         for panel in chart.panels
-        for label, points in chart.lines(panel, "part")
-        for values in points.sort_values(["x", "model"])[[*_IN_FILES]].itertuples(index=False)
-    )
+        for label, points in chart.lines(panel, in_parts=True)
+        for row in sorted(points, key=attrgetter("x", "model"))
+    )  # fmt: skip
     return csv_text(("panel", "series", *_IN_FILES), rows)
 
 

@@ -156,10 +156,12 @@ def _draw_legend(figure: Figure, chart: Chart, layout: Layout) -> None:
         "handlelength": 2.4, "columnspacing": 1.8, "borderpad": 0.2, "labelspacing": 0.3,
         "title_fontproperties": {"size": _TITLE_SIZE, "weight": "bold"}, "alignment": "left",
     }  # fmt: skip
-    measured = figure.legend([*keys.values()], names, **look)
-    each = measured.get_window_extent().width + 2 * FONT_SIZE * figure.dpi / 72
-    columns = max(1, int(figure.bbox.width // each))
-    measured.remove()
+    columns = 1
+    if len(keys) > 1:
+        measured = figure.legend([*keys.values()], names, **look)
+        each = measured.get_window_extent().width + 2 * FONT_SIZE * figure.dpi / 72
+        columns = max(1, int(figure.bbox.width // each))
+        measured.remove()
     legend = figure.legend([*keys.values()], names, ncols=columns, title=title, **look)
     box = legend.get_window_extent()
     figure.set_figheight(figure.get_figheight() + box.height / figure.dpi)
@@ -169,11 +171,10 @@ def _keys(chart: Chart) -> Mapping[str, Line2D]:
     """Return the legend: a line for each label, and for the level without training."""
     keys: dict[str, Line2D] = {}
     for panel in chart.panels:
-        for label, points in chart.lines(panel, "part"):
-            first = points.iloc[0]
-            look = marker_look(first["style"], size=5.0) if first["has_markers"] else {}
-            line = first["style"].line if first["is_connected"] else ""
-            options = {**look, "color": first["style"].color, "linestyle": line, "linewidth": 1.5}
+        for label, (first, *_) in chart.lines(panel, in_parts=True):
+            look = marker_look(first.style, size=5.0) if first.has_markers else {}
+            line = first.style.line if first.is_connected else ""
+            options = {**look, "color": first.style.color, "linestyle": line, "linewidth": 1.5}
             keys.setdefault(label, Line2D([], [], **options))
     for panel in chart.panels:
         if panel.floor is not None:
@@ -227,13 +228,13 @@ def marker_look(style: SeriesStyle, *, size: float) -> dict[str, Any]:
 
 
 def _draw_panel(axes: Axes, chart: Chart, panel: Panel, *, width: float) -> None:
-    points = chart.points[chart.points["panel"] == panel.key]
-    has_bars = points["low"].notna()
-    _place_axis(axes, chart.axis, points["x"], has_bars=bool(has_bars.any()), width=width)
+    points, lines = chart.rows[panel.key], [rows for _, rows in chart.lines(panel, in_parts=True)]
+    bars = [point for point in points if _has_bar(point)]
+    _place_axis(axes, chart.axis, [p.x for p in points], has_bars=bool(bars), width=width)
     # Limits and ticks of the vertical axis, and the level without training.
-    levels = [] if panel.floor is None else [panel.floor]
-    low = min([*levels, *points["low"].where(has_bars, points["mean"])])
-    high = max([*levels, *points["high"].where(has_bars, points["mean"])])
+    levels = [point.mean for point in points] + ([] if panel.floor is None else [panel.floor])
+    low = min([*levels, *(point.low for point in bars)])
+    high = max([*levels, *(point.high for point in bars)])
     high = high if panel.top is None else min(high, panel.top)
     room = 0.08 * (high - low) or _FLAT_ROOM
     axes.set_ylim(low - room, high + room)
@@ -242,19 +243,18 @@ def _draw_panel(axes: Axes, chart: Chart, panel: Panel, *, width: float) -> None
     if panel.floor is not None:
         axes.axhline(panel.floor, color=FLOOR, linewidth=1.2, linestyle=_DOTTED)
     # Lines with intervals are shifted: the intervals would overlap.
-    lines = [rows for _, rows in chart.lines(panel, "part")]
     barred = [index for index, rows in enumerate(lines)
-              if rows["low"].notna().any() and not rows["is_reference"].iloc[0]]  # fmt: skip
+              if any(map(_has_bar, rows)) and not rows[0].is_reference]  # fmt: skip
     step = min(_DODGE, _WIDEST_DODGE / max(len(barred), 1))
     for index, rows in enumerate(lines):
         place = barred.index(index) - (len(barred) - 1) / 2 if index in barred else 0.0
         _draw_line(axes, rows, place * step)
-    ends = [rows.iloc[-1] for _, rows in chart.lines(panel)]
-    for place, end in enumerate(end for end in ends if end["mean"] > high + room):
+    ends = [rows[-1] for _, rows in chart.lines(panel)]
+    for place, end in enumerate(end for end in ends if end.mean > high + room):
         axes.annotate(
-            f"↑ {end['mean']:.1f}", (1, 1), xytext=(-2, -3 - 9 * place),
+            f"↑ {end.mean:.1f}", (1, 1), xytext=(-2, -3 - 9 * place),
             xycoords="axes fraction", textcoords="offset points", fontsize=SMALL,
-            color=end["style"].color, ha="right", va="top",
+            color=end.style.color, ha="right", va="top",
         )  # fmt: skip
 
 
@@ -292,26 +292,33 @@ def _apart(axes: Axes, ticks: Ticks, least: float) -> list[tuple[float, str]]:
     return sorted(chosen)
 
 
-def _draw_line(axes: Axes, points: Any, shift: float) -> None:
+def _has_bar(point: Any) -> bool:
+    return not math.isnan(point.low)
+
+
+def _draw_line(axes: Axes, points: Sequence[Any], shift: float) -> None:
     """Draw a line, shifted to the right by `shift` typographic points."""
-    first = points.iloc[0]
-    style, has_markers, is_reference = first["style"], first["has_markers"], first["is_reference"]
+    first, color = points[0], points[0].style.color
     moved = axes.transData + ScaledTranslation(shift / 72, 0, axes.figure.dpi_scale_trans)
-    if first["is_connected"]:
-        means = points.groupby("x")["mean"].agg(lambda at: math.fsum(at) / len(at))
+    if first.is_connected:
+        by_x: dict[float, list[float]] = {}
+        for point in points:
+            by_x.setdefault(point.x, []).append(point.mean)
         axes.plot(
-            means.index, means, color=style.color, transform=moved, linestyle=style.line,
-            linewidth=1.4 if has_markers else 1.2, zorder=2 if is_reference else 3,
+            [*by_x], [math.fsum(at) / len(at) for at in by_x.values()], color=color,
+            transform=moved, linestyle=first.style.line,
+            linewidth=1.4 if first.has_markers else 1.2, zorder=2 if first.is_reference else 3,
         )  # fmt: skip
-    if not has_markers:
+    if not first.has_markers:
         return
     # One line with gaps is much faster to draw than one line per bar.
-    bars = points[points["low"].notna()]
+    bars = [point for point in points if _has_bar(point)]
     axes.plot(
-        [x for place in bars["x"] for x in (place, place, math.nan)],
-        [y for ends in zip(bars["low"], bars["high"], strict=True) for y in (*ends, math.nan)],
-        color=style.color, transform=moved, linewidth=1.1, marker="_", markersize=3.2,
-        markeredgewidth=1.0, alpha=0.6 if is_reference else 1.0, zorder=3.5,
+        [x for point in bars for x in (point.x, point.x, math.nan)],
+        [y for point in bars for y in (point.low, point.high, math.nan)],
+        color=color, transform=moved, linewidth=1.1, marker="_", markersize=3.2,
+        markeredgewidth=1.0, alpha=0.6 if first.is_reference else 1.0, zorder=3.5,
     )  # fmt: skip
-    look = marker_look(style, size=4.4 if len(points) <= _FEW_POINTS else 3.0)
-    axes.plot(points["x"], points["mean"], transform=moved, zorder=4, in_layout=False, **look)
+    look = marker_look(first.style, size=4.4 if len(points) <= _FEW_POINTS else 3.0)
+    places, means = [point.x for point in points], [point.mean for point in points]
+    axes.plot(places, means, transform=moved, zorder=4, in_layout=False, **look)
