@@ -8,15 +8,7 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
-from protocol import (
-    BATCH_SIZE,
-    SPLITS,
-    Metrics,
-    parse_options,
-    read_lines,
-    run,
-    training_arguments,
-)
+from protocol import BATCH_SIZE, SPLITS, Metrics, parse_options, read_lines, run, training_arguments
 from sentence_transformers import (
     SentenceTransformer,
     SentenceTransformerTrainer,

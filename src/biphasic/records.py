@@ -10,14 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import not_
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    NonNegativeInt,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
 from biphasic.amounts import level_within
 from biphasic.errors import REPAIR, BiphasicError, DataError, reading, refuse_newer

@@ -12,11 +12,7 @@ import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import MarginMSELoss, MSELoss
-from sentence_transformers.util import (
-    mine_hard_negatives,
-    pairwise_cos_sim,
-    pairwise_dot_score,
-)
+from sentence_transformers.util import mine_hard_negatives, pairwise_cos_sim, pairwise_dot_score
 from torch import nn
 
 from biphasic.data.pairs import Pair, Pairs, write_pairs

@@ -9,12 +9,7 @@ from pathlib import Path
 
 from biphasic.analysis.study_file import read_study
 from biphasic.errors import DataError, is_system_fault
-from biphasic.files import (
-    digest,
-    file_sha256,
-    read_json,
-    write_json,
-)
+from biphasic.files import digest, file_sha256, read_json, write_json
 from biphasic.numerics import KNOWN, PARTS, running_code
 from biphasic.records import STUDY
 from biphasic.registration import REGISTRATIONS

@@ -7,15 +7,7 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from biphasic.api.verb import (
-    Copies,
-    Device,
-    Function,
-    Quiet,
-    Revision,
-    Root,
-    option,
-)
+from biphasic.api.verb import Copies, Device, Function, Quiet, Revision, Root, option
 from biphasic.errors import ConfigError
 from biphasic.execution.slots import check_cores
 from biphasic.files import expanded

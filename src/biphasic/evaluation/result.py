@@ -13,13 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from biphasic.amounts import count, points
-from biphasic.analysis.estimate import (
-    Estimate,
-    best_rates,
-    chosen_ends,
-    grid,
-    interval_quantile,
-)
+from biphasic.analysis.estimate import Estimate, best_rates, chosen_ends, grid, interval_quantile
 from biphasic.analysis.scores.examples import ExampleScores
 from biphasic.analysis.scores.source import EXAMPLES, read_run
 from biphasic.analysis.statistics.crossed import cell_influences

@@ -18,13 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from biphasic.data.building import DEFAULT_VOCAB_SIZE
-from biphasic.data.building.build import (
-    RECORD,
-    corpus_origin,
-    decisive,
-    is_built,
-    read_record,
-)
+from biphasic.data.building.build import RECORD, corpus_origin, decisive, is_built, read_record
 from biphasic.data.building.built import read_tokenizer
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.corpus import DETAILS

@@ -21,12 +21,7 @@ from biphasic.files import digest, file_sha256, read_json, read_json_object
 from biphasic.hub import fetch_files
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.compute.forward import Pooling
-from biphasic.model.contract import (
-    ModelLimits,
-    load_checked_encoder,
-    model_limits,
-    tokenizer_limit,
-)
+from biphasic.model.contract import ModelLimits, load_checked_encoder, model_limits, tokenizer_limit
 from biphasic.model.loading.configurations import is_decoder, is_open
 from biphasic.model.loading.hub import check_intact, locate_model, once
 from biphasic.model.loading.reading import loading, read_config

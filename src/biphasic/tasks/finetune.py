@@ -40,11 +40,7 @@ from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Task
 from biphasic.training.memory import release_excess
 from biphasic.training.recipe import FinetunePrecision
-from biphasic.training.step.optimizer import (
-    Optimizer,
-    set_head_precision,
-    set_precision,
-)
+from biphasic.training.step.optimizer import Optimizer, set_head_precision, set_precision
 from biphasic.training.step.weights import MasterWeights, short_table
 
 RESULT_FORMAT = "biphasic.finetune/1"

@@ -6,13 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from made_scores import (
-    DATASET,
-    compare_arms,
-    example_reader,
-    made_scores,
-    scores_with_examples,
-)
+from made_scores import DATASET, compare_arms, example_reader, made_scores, scores_with_examples
 
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.table import DatasetInfo, Planned, Score, with_averages

@@ -36,12 +36,7 @@ from biphasic.analysis.study_file import read_study
 from biphasic.analysis.words import words
 from biphasic.cli.main import app
 from biphasic.errors import DataError
-from biphasic.records import (
-    DetectableRecord,
-    ForecastRecord,
-    QuestionRecord,
-    RegistrationRecord,
-)
+from biphasic.records import DetectableRecord, ForecastRecord, QuestionRecord, RegistrationRecord
 from biphasic.registration import (
     fixed_part,
     read_registrations,

@@ -14,12 +14,7 @@ from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, at_one_rate
 from biphasic.analysis.statistics.compare import family_of
 from biphasic.analysis.statistics.variance import SpreadSource
 from biphasic.analysis.tables.text import comparison_sentence, notes
-from biphasic.analysis.words import (
-    coverage_sentence,
-    selection_gains,
-    selection_sentence,
-    words,
-)
+from biphasic.analysis.words import coverage_sentence, selection_gains, selection_sentence, words
 
 FIVE = {"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [0.0] * 5}
 

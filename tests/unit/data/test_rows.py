@@ -9,14 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from biphasic.data.rows import (
-    NUM_SPECIAL,
-    WINDOW_DOCUMENTS,
-    BatchShape,
-    Piece,
-    RowPlan,
-    RowReader,
-)
+from biphasic.data.rows import NUM_SPECIAL, WINDOW_DOCUMENTS, BatchShape, Piece, RowPlan, RowReader
 from biphasic.errors import ConfigError, DataError
 
 LENGTHS = np.clip(np.random.default_rng(0).lognormal(3, 1, 90), 1, 400).astype(np.int64)

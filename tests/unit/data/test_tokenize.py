@@ -6,10 +6,7 @@ import sys
 
 import pytest
 
-from biphasic.data.tokens.shards import (
-    TOKENS,
-    ShardMaker,
-)
+from biphasic.data.tokens.shards import TOKENS, ShardMaker
 from biphasic.errors import DataError, StudyError
 from biphasic.store import is_complete
 from text_corpus import blocks

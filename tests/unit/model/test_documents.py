@@ -7,11 +7,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from biphasic.data.packing import pack_sequences
-from biphasic.model.compute.attention import (
-    attention_arguments,
-    block_mask,
-    packed_attention,
-)
+from biphasic.model.compute.attention import attention_arguments, block_mask, packed_attention
 from biphasic.model.cpu import kernels
 from biphasic.model.cpu.kernels import cpu_kernels
 from rounding import assert_as_exact

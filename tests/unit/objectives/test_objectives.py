@@ -2,16 +2,7 @@
 
 import numpy as np
 import pytest
-from objective_rows import (
-    BOS,
-    EOS,
-    MASK,
-    PAD,
-    VOCABULARY,
-    batch_of,
-    phase_refusal,
-    supervise,
-)
+from objective_rows import BOS, EOS, MASK, PAD, VOCABULARY, batch_of, phase_refusal, supervise
 
 from biphasic.data.rows import BatchShape, Piece, RowBatch, RowPlan, RowReader
 from biphasic.objectives.clm import Clm

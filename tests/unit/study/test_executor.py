@@ -12,13 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from biphasic.errors import (
-    ConfigError,
-    DataError,
-    DoneElsewhereError,
-    LockHeldError,
-    StudyError,
-)
+from biphasic.errors import ConfigError, DataError, DoneElsewhereError, LockHeldError, StudyError
 from biphasic.execution import ranks
 from biphasic.execution.executor import Work, WorkerPool
 from biphasic.execution.job import JobFailedError

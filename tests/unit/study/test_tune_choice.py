@@ -6,13 +6,7 @@ import pytest
 
 from biphasic.analysis.tune_record import TrialRecord
 from biphasic.errors import ConfigError
-from biphasic.study.tune.search import (
-    as_good,
-    best,
-    edge_of,
-    next_rate,
-    parse_rates,
-)
+from biphasic.study.tune.search import as_good, best, edge_of, next_rate, parse_rates
 
 
 def trials(losses: dict[float, float | None]) -> list[TrialRecord]:

@@ -6,12 +6,7 @@ import pytest
 
 from biphasic.errors import DataError
 from biphasic.store import TASK
-from biphasic.tasks.folder import (
-    TaskDescription,
-    load_task,
-    read_description,
-    write_task_folder,
-)
+from biphasic.tasks.folder import TaskDescription, load_task, read_description, write_task_folder
 from biphasic.tasks.records import SPLITS, TaskContent
 
 ROW = {"id": "a", "text": "é\u2028", "label": 1}

@@ -18,11 +18,7 @@ from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.optimizers.muon import Muon
 from biphasic.training.optimizers.orthogonal import orthogonal_factors
 from biphasic.training.recipe import Recipe
-from biphasic.training.step.optimizer import (
-    Optimizer,
-    layer_matrices,
-    set_precision,
-)
+from biphasic.training.step.optimizer import Optimizer, layer_matrices, set_precision
 from biphasic.training.step.weights import MasterWeights
 from families import FAMILIES, SHARED, save_family, tiny_config
 

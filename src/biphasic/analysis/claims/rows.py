@@ -18,13 +18,7 @@ from statistics import stdev
 from typing import Any
 
 from biphasic.analysis.estimate import estimate
-from biphasic.analysis.scores.table import (
-    ModelInfo,
-    Score,
-    Scores,
-    low_rates,
-    with_averages,
-)
+from biphasic.analysis.scores.table import ModelInfo, Score, Scores, low_rates, with_averages
 from biphasic.analysis.scores.table import grouped as models_by
 from biphasic.config import nearest as likely_name
 

@@ -106,10 +106,7 @@ def write_gallery(
 
 
 def _write_figure(folder: Path, chart: Chart, endings: Collection[str]) -> Iterator[Path]:
-    from biphasic.analysis.figures.draw import (  # noqa: PLC0415 - loads matplotlib
-        draw,
-        to_bytes,
-    )
+    from biphasic.analysis.figures.draw import draw, to_bytes  # noqa: PLC0415 - loads matplotlib
 
     figure = draw(chart)
     for ending in endings:

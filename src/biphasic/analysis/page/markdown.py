@@ -11,11 +11,7 @@ import jinja2
 
 from biphasic.amounts import p_value
 from biphasic.analysis.page.content import study_answers
-from biphasic.analysis.questions.answer import (
-    CLEAR,
-    forecast_sentence,
-    registration_sentences,
-)
+from biphasic.analysis.questions.answer import CLEAR, forecast_sentence, registration_sentences
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.text import flat
 from biphasic.analysis.words import environment, words

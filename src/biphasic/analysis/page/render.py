@@ -18,12 +18,7 @@ from biphasic.analysis.claims import claims_report
 from biphasic.analysis.figures import draw as drawn
 from biphasic.analysis.figures.catalog import score_figures
 from biphasic.analysis.figures.chart import Chart
-from biphasic.analysis.figures.runs import (
-    arm_styles,
-    continued_losses,
-    rates_of_arms,
-    study_losses,
-)
+from biphasic.analysis.figures.runs import arm_styles, continued_losses, rates_of_arms, study_losses
 from biphasic.analysis.figures.strips import draw_strips, strips_svg
 from biphasic.analysis.page import content
 from biphasic.analysis.questions import answer

@@ -36,12 +36,7 @@ from typing import Any
 from biphasic.amounts import rate as rate_text
 from biphasic.analysis.estimate import Estimate, GridScore, best_per_seed
 from biphasic.analysis.records import Problem
-from biphasic.analysis.scores.examples import (
-    ExampleScores,
-    RunExamples,
-    check_value,
-    mean_examples,
-)
+from biphasic.analysis.scores.examples import ExampleScores, RunExamples, check_value, mean_examples
 from biphasic.analysis.scores.reference import EVERY, DatasetChoice, paper_datasets
 from biphasic.analysis.scores.table import (
     PERCENT,

@@ -9,9 +9,7 @@ from typing import Any
 
 from biphasic.analysis.estimate import GridScore, grid
 from biphasic.analysis.records import Problem, StudyRecords, load_records
-from biphasic.analysis.scores.examples import (
-    ExampleScores,
-)
+from biphasic.analysis.scores.examples import ExampleScores
 from biphasic.analysis.scores.layout import RESULTS, Cell, Layout, read_layout
 from biphasic.analysis.scores.others import read_others
 from biphasic.analysis.scores.reference import EVERY, DatasetChoice

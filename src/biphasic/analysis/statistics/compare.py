@@ -27,13 +27,7 @@ import scipy
 from numpy.typing import NDArray
 
 from biphasic.amounts import count
-from biphasic.analysis.estimate import (
-    LEVEL,
-    NORMAL_QUANTILE,
-    UPPER,
-    Estimate,
-    interval_quantile,
-)
+from biphasic.analysis.estimate import LEVEL, NORMAL_QUANTILE, UPPER, Estimate, interval_quantile
 from biphasic.analysis.scores.table import DatasetInfo, Planned, Scores
 from biphasic.analysis.statistics.contrast import (
     FEWEST,

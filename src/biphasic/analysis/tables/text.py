@@ -23,11 +23,7 @@ from biphasic.analysis.statistics.compare import (
 from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.statistics.variance import variance_split
 from biphasic.analysis.text import flat, listing, plain, score_text, short
-from biphasic.analysis.words import (
-    coverage_sentence,
-    selection_sentence,
-    words,
-)
+from biphasic.analysis.words import coverage_sentence, selection_sentence, words
 from biphasic.palette import objective_styles
 from biphasic.shown import Shown, inline, table_lines
 

@@ -336,11 +336,7 @@ class PlannedBaseline:
 
     def compute(self, store: Path, tokenizer: Path) -> None:
         """Write its result; `tokenizer` is the study's."""
-        from biphasic.tasks.finetune import (  # noqa: PLC0415 - loads torch
-            RESULT_FORMAT,
-            read_items,
-            write_result,
-        )
+        from biphasic.tasks.finetune import RESULT_FORMAT, read_items, write_result  # noqa: PLC0415 - loads torch
 
         started, kind = time.perf_counter(), KINDS[self.task.info.kind]
         task: Any = load_task(self.task.folder)

@@ -24,13 +24,7 @@ from biphasic.analysis.tables.text import score_rows
 from biphasic.errors import StudyError
 from biphasic.execution.display import RunningItem, StudyDisplay
 from biphasic.execution.executor import ExecutorConfig, Work
-from biphasic.execution.job import (
-    Failure,
-    WorkItem,
-    dependents,
-    read_requests,
-    with_dependents,
-)
+from biphasic.execution.job import Failure, WorkItem, dependents, read_requests, with_dependents
 from biphasic.execution.scheduler import RetryPolicy, Scheduler, WorkOutcome
 from biphasic.locks import refuse_while_cleaning, this_process
 from biphasic.model.compute.device import compute_device, parse_device
