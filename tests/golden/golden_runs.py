@@ -147,7 +147,12 @@ def _weights_sha256(path: Path) -> str:
 
 
 def _dump(split: SplitScores) -> dict[str, Any]:
-    columns = {name: np.asarray(column).tolist() for name, column in split.columns.items()}
+    # Clusters are names of examples, and came after the numbers were recorded.
+    columns = {
+        name: np.asarray(column).tolist()
+        for name, column in split.columns.items()
+        if name != "cluster"
+    }
     return {"ids": split.ids, "scores": split.scores.tolist(), "columns": columns}
 
 
