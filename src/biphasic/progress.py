@@ -69,11 +69,6 @@ def say_on(console: Console) -> Callable[[str], None]:
     return say
 
 
-def say_on_stderr(*, quiet: bool) -> Callable[[str], None]:
-    """Return a function that prints plain text on standard error, or nothing if `quiet`."""
-    return say_on(progress_console(quiet=quiet))
-
-
 class Bars(Progress):
     """Bars on a terminal or in a notebook, else lines; tasks have a short `text`, and a `unit`."""
 
