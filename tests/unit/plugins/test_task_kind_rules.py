@@ -18,7 +18,7 @@ import random
 import numpy as np
 from dataclasses import replace
 from biphasic.facts import metric_facts
-from biphasic.tasks.kinds.classification import Classification
+from biphasic.tasks.kinds.text import Classification
 from biphasic.tasks.kinds.examples import RecordFiles
 
 class Examples(RecordFiles):

@@ -12,13 +12,13 @@ from pydantic import AfterValidator
 
 from biphasic.config import nearest
 from biphasic.plugins import find_plugin, is_plugin
-from biphasic.tasks.kinds.classification import Classification, MultiLabel
 from biphasic.tasks.kinds.kind import TaskKind
 from biphasic.tasks.kinds.minimal_pairs import MinimalPairs
 from biphasic.tasks.kinds.questions import QuestionAnswering
 from biphasic.tasks.kinds.retrieval import Retrieval, ZeroShot
 from biphasic.tasks.kinds.similarity import Regression, Similarity
 from biphasic.tasks.kinds.tagging import Tagging
+from biphasic.tasks.kinds.text import Classification, MultiLabel
 
 
 class _Kinds(UserDict[str, TaskKind]):
