@@ -159,11 +159,6 @@ _KINDS = {
 _MOST_STATES = 20
 # Maximum comparisons of one dataset, the closest first; the others are counted.
 MOST_COMPARISONS = 24
-_COMPARISON_COLUMNS = (
-    "kind", "dataset", "first", "second", "difference", "low", "high", "p_value", "p_corrected",
-    "num_comparisons", "verdict", "detectable", "variance", "unit", "num_pairs", "num_examples",
-    "num_clusters",
-)  # fmt: skip
 
 
 def facts(records: StudyRecords) -> list[tuple[str, str]]:
@@ -235,26 +230,6 @@ def methods(families: Iterable[Family], titles: Mapping[str, str]) -> dict[str, 
         if family.with_best and (sentence := words().method(family)):
             found[sentence].append(titles[family.dataset.name])
     return found
-
-
-def comparisons_csv(families: Iterable[Family], names: Mapping[str, str]) -> str:
-    """Write the planned comparisons, and the exploratory ones of each dataset's best arm."""
-    # An exploratory one that is also planned is written once, as planned. `names` are those of
-    # the models in files.
-    rows = []
-    for family in families:
-        others = (one for one in family.with_best if not one.is_planned)
-        for one in (*family.of_plan, *others):
-            low, high = one.interval or (None, None)
-            rows.append((
-                "planned" if one.is_planned else "exploratory", one.dataset,
-                names[one.first], names[one.second],
-                one.mean, low, high, one.p_value, one.p_adjusted,
-                one.family_size, one.verdict, one.detectable,
-                "pooled" if one.is_pooled else "pair", one.unit, one.num_pairs, one.num_examples,
-                one.num_clusters,
-            ))  # fmt: skip
-    return csv_text(_COMPARISON_COLUMNS, rows)
 
 
 def problem_groups(problems: Sequence[Problem]) -> dict[str, list[str]]:

@@ -29,6 +29,7 @@ from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.compare import ranked
 from biphasic.analysis.statistics.replicates import by_recipe
 from biphasic.analysis.tables import results
+from biphasic.analysis.tables.text import comparisons_csv
 from biphasic.analysis.text import plain
 from biphasic.analysis.words import environment, words
 from biphasic.files import write_bytes, write_text
@@ -86,7 +87,7 @@ def write_page(page: Path, study_folder: Path, store: Path, *, note: Path) -> No
     write_text(folder / "results.csv", results.results_csv(records))
     write_text(folder / "table.csv", results.table_csv(records))
     compared = content.study_families(records).values()
-    write_text(folder / "comparisons.csv", content.comparisons_csv(compared, scores.written_names))
+    write_text(folder / "comparisons.csv", comparisons_csv(compared, scores.written_names))
     if answers := content.study_answers(records):
         write_text(folder / "questions.csv", answer.questions_csv(answers))
     else:  # of an earlier version of the study

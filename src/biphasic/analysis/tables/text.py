@@ -22,7 +22,7 @@ from biphasic.analysis.statistics.compare import (
 )
 from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.statistics.variance import variance_split
-from biphasic.analysis.text import flat, listing, plain, score_text, short
+from biphasic.analysis.text import csv_text, flat, listing, plain, score_text, short
 from biphasic.analysis.words import coverage_sentence, selection_sentence, words
 from biphasic.palette import objective_styles
 from biphasic.shown import Shown, inline, table_lines
@@ -30,6 +30,11 @@ from biphasic.shown import Shown, inline, table_lines
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+_COLUMNS = (
+    "kind", "dataset", "first", "second", "difference", "low", "high", "p_value", "p_corrected",
+    "num_comparisons", "verdict", "detectable", "variance", "unit", "num_pairs", "num_examples",
+    "num_clusters",
+)  # fmt: skip
 _MOST_NAMED = 6  # models of a group that are named; of larger groups, only the ranks
 
 
@@ -95,6 +100,33 @@ def comparison_sentence(
     names = (comparison.first, comparison.second)
     shown = ((labels or {}).get(name) or short(name) for name in names)
     return words().comparison(comparison, *shown)
+
+
+def compared(families: Iterable[Family]) -> Iterator[ModelComparison]:
+    """Yield the planned comparisons, and those of each dataset's best model with the others."""
+    for family in families:
+        yield from family.of_plan
+        yield from (one for one in family.with_best if not one.is_planned)
+
+
+def _rows(families: Iterable[Family], names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each comparison; `names` are those of the models in files."""
+    for one in compared(families):
+        low, high = one.interval or (None, None)
+        yield {
+            "kind": "planned" if one.is_planned else "exploratory", "dataset": one.dataset,
+            "first": names[one.first], "second": names[one.second], "difference": one.mean,
+            "low": low, "high": high, "p_value": one.p_value, "p_corrected": one.p_adjusted,
+            "num_comparisons": one.family_size, "verdict": one.verdict,
+            "detectable": one.detectable, "variance": "pooled" if one.is_pooled else "pair",
+            "unit": one.unit, "num_pairs": one.num_pairs, "num_examples": one.num_examples,
+            "num_clusters": one.num_clusters,
+        }  # fmt: skip
+
+
+def comparisons_csv(families: Iterable[Family], names: Mapping[str, str]) -> str:
+    """Write the comparisons of a study; numbers read back exactly."""
+    return csv_text(_COLUMNS, (row.values() for row in _rows(families, names)))
 
 
 def comparison_lines(scores: Scores) -> Iterator[str]:
@@ -307,31 +339,17 @@ class Comparisons(Shown):
 
     def results(self) -> Iterator[ModelComparison]:
         """Yield the planned comparisons, and those of each dataset's best model with the others."""
-        for dataset in self.scores.datasets:
-            family = family_of(self.scores, dataset.name)
-            yield from family.of_plan
-            yield from (one for one in family.with_best if not one.is_planned)
+        return compared(self._families())
 
     def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return a row for each comparison; p values are corrected."""
-        names = self.scores.written_names
-        rows = []
-        for one in self.results():
-            low, high = one.interval or (None, None)
-            rows.append(
-                {
-                    "dataset": one.dataset,
-                    "first": names[one.first],
-                    "second": names[one.second],
-                    "difference": one.mean,
-                    "low": low,
-                    "high": high,
-                    "p": one.p_adjusted,
-                    "verdict": one.verdict,
-                    "is_planned": one.is_planned,
-                }
-            )
-        return rows
+        """Return a row for each comparison; `p` is corrected."""
+        return [
+            {**row, "p": row["p_corrected"], "is_planned": row["kind"] == "planned"}
+            for row in _rows(self._families(), self.scores.written_names)
+        ]
+
+    def _families(self) -> Iterator[Family]:
+        return (family_of(self.scores, dataset.name) for dataset in self.scores.datasets)
 
     def lines(self) -> Iterator[str]:
         """Return the comparisons in sentences."""
