@@ -60,7 +60,9 @@ def test_arms_are_above_all_floors_or_below_the_highest() -> None:
     assert tests.floors == (floor, "untrained")
     assert tests.note("high", "mid") == ""
     assert tests.note("mid", "low") == f"below {floor}: not evidence of what pretraining adds"
-    assert floors_of(tests.scores, {"task": "Task"}) == [("Task", ["HIGH"])]
+    [task] = floors_of(tests.scores, {"task": "Task"})
+    assert (task["title"], task["above"], task["floor"]) == ("Task", ["HIGH"], floor)
+    assert task["score"].mean == 70
 
 
 def test_without_floors_nothing_is_said() -> None:

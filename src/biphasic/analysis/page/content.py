@@ -377,13 +377,27 @@ def caveats(scores: Scores) -> list[str]:
     return sentences
 
 
-def floors_of(scores: Scores, titles: Mapping[str, str]) -> list[tuple[str, list[str]]]:
-    """Return the titles of tasks with the arms that are clearly above every floor."""
-    return [
-        (titles[one.name], [scores.short_labels[name] for name in tests.above])
-        for one in scores.datasets
-        if not one.is_average and (tests := floor_tests(scores, one.name)).not_above
-    ]
+def floors_of(scores: Scores, titles: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the arms of tasks that are clearly above every floor, and the highest floor."""
+    # `ends` are floors from a grid of rates that ends too early, with its rates.
+    tasks = []
+    for dataset in scores.datasets:
+        tests = floor_tests(scores, dataset.name)
+        if dataset.is_average or not tests.not_above:
+            continue
+        cells = {floor: scores.get(floor, dataset.name) for floor in tests.floors}
+        tasks.append({
+            "title": titles[dataset.name],
+            "above": [scores.short_labels[name] for name in tests.above],
+            "floor": scores.labels[tests.floors[0]],
+            "score": cells[tests.floors[0]].estimate,
+            "ends": {
+                scores.labels[floor]: sorted(cell.by_rate)
+                for floor, cell in cells.items()
+                if cell.is_at_end
+            },
+        })  # fmt: skip
+    return tasks
 
 
 def floor_note(scores: Scores, dataset: str, *names: str) -> str:

@@ -127,11 +127,11 @@ def baseline_sentences(
     if any(parts.values()):
         yield "; ".join(f"{prefix[:-1]}s: {', '.join(of)}" for prefix, of in parts.items() if of)
     floors = {name: of for name, of in baselines.items() if name.startswith(FLOOR)}
-    highest = max(floors.values(), default=-math.inf) + _ROUNDING
-    if mean - half_width <= highest:
+    highest = max(floors.values(), default=-math.inf)
+    if mean - half_width <= highest + _ROUNDING:
         floor = max(floors, key=floors.__getitem__)
         meaning = "the model may have learned nothing"
-        yield words().no_evidence(baseline_label(floor), mean < highest, meaning)
+        yield words().no_evidence(baseline_label(floor), mean < highest - _ROUNDING, meaning)
 
 
 def floor_tests(scores: Scores, dataset: str) -> FloorTests:
