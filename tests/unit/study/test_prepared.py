@@ -120,7 +120,7 @@ def test_states_of_another_version_are_named_and_not_used(tmp_path):
     assert outdated_arms(plan) == []
     write("e" * 64)
     [sentence] = outdated_arms(plan)
-    assert sentence.startswith(f"arm '{arm.name}': another version of biphasic trained it")
+    assert sentence.startswith(f"arm '{arm.name}': was trained with another version of biphasic")
     assert "eeeeeeeeeeee" in sentence
     # Once it is there in this version nobody needs to know.
     write(arm.state)

@@ -154,8 +154,8 @@ def test_one_task_under_two_names_is_said(tmp_path, make_task):
     task = {"name": "m", "source": f"sc:{tmp_path}/mine"}
     other = {**task, "name": "other", "protocol": {"max_steps": 3}}
     found = previewed(tmp_path / "store", tasks=[task, {**task, "name": "again"}, other])
-    [note] = [note for note in plan_notes(found) if "under two names" in note]
-    assert note.startswith("tasks 'm' and 'again' are one")
+    [note] = [note for note in plan_notes(found) if "count them twice" in note]
+    assert note.startswith("tasks 'm' and 'again' have the same data")
 
 
 def test_tasks_with_few_steps_of_fine_tuning_are_named_once(tmp_path, make_task):
