@@ -121,4 +121,6 @@ def test_an_arm_without_a_known_width_has_a_note(locate, tmp_path, make_retrieva
         plan = plan_of(config, GROUND, tasks, root=tmp_path, encoders=encoders)
         notes = [one for one in plan_notes(plan) if "random vectors" in one]
         assert len(notes) == number
-        assert all(note.startswith("arm 'e': its config.json does not state the width") for note in notes)
+        assert all(
+            note.startswith("arm 'e': its config.json does not state the width") for note in notes
+        )
