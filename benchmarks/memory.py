@@ -21,7 +21,8 @@ import psutil
 from harness import command_line, measured, write_records
 from setup_pretraining import TRAINED_VOCABULARY, Setting, prepare, print_numbers, train_until
 
-from biphasic.study.plan.cost import PassShape, Training, parameters_of
+from biphasic.study.plan.cost import parameters_of
+from biphasic.study.sizing.memory import PassShape, Training
 from biphasic.training import loop, memory
 from biphasic.training.compute import ComputeConfig
 

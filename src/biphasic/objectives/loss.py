@@ -7,7 +7,6 @@ Vectors have InfoNCE, and the distance to a teacher's vectors or margins.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,11 +21,8 @@ from biphasic.errors import ConfigError
 from biphasic.model.compute.forward import Pooling, pooled
 from biphasic.model.cpu.products import input_gradient, product, weight_gradient
 from biphasic.model.shape import GROUP_LOGITS
-from biphasic.objectives.supervision import StatesLoss
+from biphasic.objectives.supervision import PerLabel, StatesLoss
 
-PerLabel = Callable[..., Tensor]
-"""Returns the loss of each label, fp32 [num_labels], from logits in fp32 [num_labels, vocab_size],
-labels, int64 [num_labels], and if there are any values, fp32 [num_labels, any]."""
 BLOCK_LOGITS = 1 << 18
 """Logits processed in fp32 at once on a CPU: 1 MiB, which fits in a core's cache."""
 

@@ -32,8 +32,9 @@ from biphasic.errors import ConfigError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from biphasic.objectives.loss import PerLabel
-
+PerLabel = Callable[..., "Tensor"]
+"""Returns the loss of each label, fp32 [num_labels], from logits in fp32 [num_labels, vocab_size],
+labels, int64 [num_labels], and if there are any values, fp32 [num_labels, any]."""
 _SPACE, _WORD, _IDEOGRAPH, _MARK, _JOINER, _OTHER = range(6)
 _IDEOGRAPHS = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x323AF))
 _JOINERS = (0x200C, 0x200D)

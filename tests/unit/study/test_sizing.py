@@ -17,16 +17,9 @@ from biphasic.model.compute.layers import recompute_activations
 from biphasic.model.cpu.kernels import cpu_kernels
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.shape import KEPT_KEYS, PRESETS, Architecture
-from biphasic.study.plan.cost import (
-    MARGIN,
-    PROCESS_BYTES,
-    Parameters,
-    PassShape,
-    Training,
-    parameters_of,
-    state_bytes,
-)
+from biphasic.study.plan.cost import Parameters, parameters_of, state_bytes
 from biphasic.study.sizing.estimate import choose_device, known_devices
+from biphasic.study.sizing.memory import MARGIN, PROCESS_BYTES, PassShape, Training
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.muon import Muon
 from biphasic.training.recipe import Recipe

@@ -19,12 +19,9 @@ from biphasic.model.shape import Architecture, ModelShape
 from biphasic.shown import Shown
 from biphasic.study import lines_of
 from biphasic.study.plan.cost import (
+    FP32,
     Cost,
-    Kernels,
-    Memory,
     Parameters,
-    PassShape,
-    Training,
     objective_flops,
     parameters_of,
     shape_of,
@@ -32,11 +29,11 @@ from biphasic.study.plan.cost import (
     training_cost,
 )
 from biphasic.study.plan.plan import Plan
+from biphasic.study.sizing.memory import Kernels, Memory, PassShape, Training
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import PlacedPhase
 
-_FP32 = 4
 # Compute settings that save memory, the cheapest first: weights, gradients and moments divided over
 # all devices, and activation checkpointing.
 WAYS: dict[str, dict[str, Any]] = {
@@ -173,7 +170,7 @@ def least_memory(recipe: Recipe, *, vocab_size: int, compute: ComputeConfig, is_
     if parameters is None or state is None:
         return 0
     if recipe.architecture is None:
-        return state + _FP32 * parameters.total
+        return state + FP32 * parameters.total
     kernels = "cuda" if is_gpu else "cpu"
     training = _training(recipe, recipe.architecture, parameters, compute, kernels)
     limits = [(p, compute.rows_per_pass(p.batches.max_seqlen)) for p in recipe.placed_phases]

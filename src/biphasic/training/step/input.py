@@ -20,8 +20,8 @@ from biphasic.model.compute.forward import activation_dtype, first_position
 from biphasic.model.compute.layers import is_narrow
 from biphasic.model.head import language_model_head
 from biphasic.model.loading.configurations import model_shape
-from biphasic.objectives.loss import PerLabel, summed_cross_entropy
-from biphasic.objectives.supervision import StatesLoss, Supervision
+from biphasic.objectives.loss import summed_cross_entropy
+from biphasic.objectives.supervision import PerLabel, StatesLoss, Supervision
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import TrainingData
 from biphasic.training.recipe import Recipe
