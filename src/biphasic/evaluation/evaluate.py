@@ -106,7 +106,7 @@ def plan_evaluation(
             protocol=protocol if protocol == PAPER else shared or {},
         ),
     }
-    study = Study(parse_config(StudyConfig, raw, where="evaluate"), expanded(root))
+    study = Study(parse_config(StudyConfig, raw, where="settings"), expanded(root))
     planned = _plan_tasks(study, encoder, console=console)
     options = {"--learning-rate": learning_rates, "--extend": extend}
     if any(task.training.protocol.is_probe for task in planned):
