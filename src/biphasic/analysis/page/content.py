@@ -389,7 +389,8 @@ def floors_of(scores: Scores, titles: Mapping[str, str]) -> list[dict[str, Any]]
         tasks.append({
             "title": titles[dataset.name],
             "above": [scores.short_labels[name] for name in tests.above],
-            "floor": scores.labels[tests.floors[0]],
+            "floor": scores.labels[tests.floors[0]].removeprefix("floor: "),
+            "has_marks": any(tests.not_above.values()),
             "score": cells[tests.floors[0]].estimate,
             "ends": {
                 scores.labels[floor]: sorted(cell.by_rate)
