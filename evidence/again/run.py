@@ -121,7 +121,8 @@ def main() -> None:
             for part in PARTS:
                 one = block(path, seed, part)
                 biphasic("run", str(one), "--workers", "1", "--quiet")
-                pack(one.stem)
+                if not (HERE / "records" / f"{one.stem}.tar.gz").exists():
+                    pack(one.stem)
         biphasic("run", str(path), "--workers", "1")
 
 
