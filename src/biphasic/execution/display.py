@@ -67,7 +67,7 @@ class StudyDisplay:
                 job.started = datetime.now(UTC)
                 self.pace.started(self.items[job_id])
             job.progress = progress
-            self.pace.progress(job_id, progress.done / max(progress.total, 1))
+            self.pace.progress(job_id, progress.done, progress.total)
             label = visible(self.items[job_id].label)
             if job.bar is None:
                 job.bar = self._bars.add_task(label, total=None, text="", unit="steps")
@@ -203,8 +203,10 @@ class _Running:
     """A job since its first progress report; a resumed job may start at a later step."""
 
     began: float
-    first: float
-    share: float
+    first: int  # Steps that were done at its start.
+    planned: int  # All steps, as known at its start; a grid that is extended has more later.
+    done: int
+    total: int
 
 
 class Pace:
@@ -228,23 +230,26 @@ class Pace:
         with self._lock:
             self._began[item.id] = time.monotonic()
 
-    def progress(self, job_id: str, share: float) -> None:
-        """Record a job's progress as a share in [0, 1]."""
+    def progress(self, job_id: str, done: int, total: int) -> None:
+        """Record the steps that a job has done, those before it was resumed included, and all."""
+        if not total:  # not known yet
+            return
+        first = _Running(time.monotonic(), done, total, done, total)
         with self._lock:
-            running = self._running.setdefault(job_id, _Running(time.monotonic(), share, share))
-            running.share = share
+            running = self._running.setdefault(job_id, first)
+            running.done, running.total = done, total
 
     def stopped(self, item: WorkItem, *, is_done: bool = False, is_example: bool = True) -> None:
         """Record that a job stopped, whether it is done, and whether the speed counts it."""
         with self._lock:
-            self._running.pop(item.id, None)
-            now = time.monotonic()
+            running, now = self._running.pop(item.id, None), time.monotonic()
             seconds = (now - self._began.pop(item.id, now)) * item.num_slots
             self._spent += seconds
             if is_done:
                 self._left.pop(item.id, None)
-            if is_done and is_example:
-                self._speeds.add(item.kind, self._amount(item), seconds)
+            share = (running.total - running.first) / running.planned if running else 1.0
+            if is_done and is_example and share > 0:
+                self._speeds.add(item.kind, self._amount(item) * share, seconds)
 
     def seconds_spent(self) -> float:
         """Return the device-seconds of all jobs so far, whether they succeeded or not."""
@@ -256,18 +261,19 @@ class Pace:
         """Return the device-seconds left, and the seconds until the end; None if not known yet."""
         with self._lock:
             speeds, now = deepcopy(self._speeds), time.monotonic()
+            shares: dict[str, float] = {}  # that running jobs have left
             for identity, running in self._running.items():
-                item, share = self._items[identity], running.share - running.first
-                if share > 0:
-                    seconds = (now - running.began) * item.num_slots
-                    speeds.add(item.kind, self._amount(item) * share, seconds)
-            shares = {identity: running.share for identity, running in self._running.items()}
+                item, steps = self._items[identity], running.done - running.first
+                shares[identity] = (running.total - running.done) / running.planned
+                if steps > 0:
+                    amount = self._amount(item) * steps / running.planned
+                    speeds.add(item.kind, amount, (now - running.began) * item.num_slots)
             speed = {kind: speeds.of(kind) for kind in {item.kind for item in self._left.values()}}
             left: dict[str, float] = {}
             for item in self._left.values():
                 if (each := speed[item.kind]) is None:
                     return None
-                left[item.id] = self._amount(item) * (1.0 - shares.get(item.id, 0.0)) * each
+                left[item.id] = self._amount(item) * shares.get(item.id, 1.0) * each
         total = sum(left.values())
         paths: dict[str, float] = {}  # seconds of chains of dependent jobs
         for item in self._items.values():  # dependencies come first

@@ -140,12 +140,15 @@ class FinetuneJob(Job):
             from biphasic.tasks.finetune import write_result  # noqa: PLC0415
 
             keep = None if self.keep is None else partial(keep_best, self.keep / self.id)
+            num_before = 0
             while points:
-                for index, scored, results in self._fit(points, report, keep=keep):
+                fitted = self._fit(points, report, keep=keep, num_before=num_before)
+                for index, scored, results in fitted:
                     for task, result in zip(scored, results, strict=True):
                         run = task.runs[index]
                         remove_partials(self.store / RESULT.place, run.id)
                         write_result(self._folder(run), *result)
+                num_before += len(points)
                 points = self._missing()  # beyond the grid, if validation chose its end
 
     def outputs(self) -> list[Path]:
@@ -213,9 +216,17 @@ class FinetuneJob(Job):
         return [(at, tasks) for at, tasks in scored if tasks]
 
     def _fit(
-        self, points: list[tuple[int, list[ScoredTask]]], report: Report, *, keep: Keep | None
+        self,
+        points: list[tuple[int, list[ScoredTask]]],
+        report: Report,
+        *,
+        keep: Keep | None,
+        num_before: int = 0,
     ) -> Iterator[tuple[int, list[ScoredTask], tuple[Result, ...]]]:
-        """Fine-tune once for each point of the grid, and score its tasks."""
+        """Fine-tune once for each point of the grid, and score its tasks.
+
+        Progress counts the runs of this job that came before.
+        """
         from biphasic.model.contract import check_contract  # noqa: PLC0415
         from biphasic.tasks.finetune import FinetuneRun, finetune_group  # noqa: PLC0415
 
@@ -239,12 +250,12 @@ class FinetuneJob(Job):
             )
             for index, scored in points
         ]
-        finished = 0
+        finished, all_runs = num_before, num_before + len(runs)
 
         def forward(run: FinetuneRun, step: int, num_steps: int, loss: float) -> None:
             release_excess()
             text = f"rate {rate(run.learning_rate)}, seed {run.seed}, loss {loss:.3f}"
-            report(Progress(finished * num_steps + step, len(runs) * num_steps, text))
+            report(Progress(finished * num_steps + step, all_runs * num_steps, text))
 
         groups = finetune_group(model, runs, progress=forward, keep=keep)
         for (index, scored), results in zip(points, groups, strict=True):

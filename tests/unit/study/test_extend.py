@@ -15,6 +15,7 @@ from biphasic.registration import fixed_part
 from biphasic.store import RESULT, Store
 from biphasic.study.pins import read_pins
 from biphasic.study.plan.finetuning import rates_beyond
+from biphasic.study.run.jobs import load_job
 from tiny_use import write_model, write_task
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed", "undrawn")]
@@ -160,6 +161,15 @@ def test_a_study_runs_extensions_that_are_due_and_counts_all_that_may_be(study, 
     clean = cli("study", "clean", "--root", root, "--delete")
     assert clean[0] == 0, clean
     assert cli("study", "run", study, "--root", root, *workers)[0] == 0
+    # Its job counts what came before, and begins with what is missing.
+    for run in runs_of(root):
+        if run["learning_rate"] in BEYOND:
+            shutil.rmtree(root / "store/finetunes" / run["id"])
+    [job], reports = [*(root / "store/jobs").iterdir()], []
+    load_job(root / "store", job.stem).run(reports.append)
+    assert [(r.done, r.total) for r in reports] == [
+        (n, 12 if n <= 12 else 24) for n in range(1, 25)
+    ]
     baselines = {run.id for run in load_records(root / "wide").study.baselines}
     made = Store(root / "store").walk(RESULT)
     assert {run["id"] for run in runs_of(root)} == made - baselines

@@ -17,7 +17,7 @@ def test_nothing_is_estimated_before_the_first_progress(now):
     pace = Pace([item("a"), item("b")], num_slots=2)
     assert pace.seconds_left() is None
     pace.started(item("a"))
-    pace.progress("a", 0.0)
+    pace.progress("a", 0, 8)
     now[0] += 5
     assert pace.seconds_left() is None
 
@@ -28,15 +28,30 @@ def test_speed_is_estimated_from_running_jobs(now):
     pace = Pace([a, b, fit], num_slots=1)
     pace.started(a)
     now[0] += 60  # its process starts
-    pace.progress("a", 0.5)  # it was resumed
+    pace.progress("a", 4, 8)  # it was resumed
     now[0] += 10
-    pace.progress("a", 0.75)
+    pace.progress("a", 6, 8)
     # A quarter of 10 units in 10 s: 4 s each. 2.5 + 20 are left, and 5 of a kind without example.
     assert pace.seconds_left() == (pytest.approx(110.0), pytest.approx(110.0))
     pace.stopped(a, is_done=True)
     assert pace.seconds_spent() == pytest.approx(70.0)
-    # 7 s for each unit, the start of the process included.
-    assert pace.seconds_left() == (pytest.approx(175.0), pytest.approx(175.0))
+    # It ran half of 10 units: 14 s for each, the start of the process included.
+    assert pace.seconds_left() == (pytest.approx(350.0), pytest.approx(350.0))
+
+
+def test_a_grid_that_is_extended_has_more_to_do(now):
+    grid, other = item("grid", kind="finetune"), item("other", kind="finetune")
+    pace = Pace([grid, other], num_slots=1)
+    pace.started(grid)
+    pace.progress("grid", 0, 4)
+    now[0] += 20
+    pace.progress("grid", 4, 4)
+    assert pace.seconds_left() == pytest.approx((20.0, 20.0))
+    pace.progress("grid", 4, 6)  # two more of 5 s are due
+    assert pace.seconds_left() == pytest.approx((30.0, 30.0))
+    now[0] += 10
+    pace.stopped(grid, is_done=True)
+    assert pace.seconds_left() == pytest.approx((20.0, 20.0))
 
 
 def test_the_end_waits_for_the_longest_chain(now):

@@ -133,6 +133,20 @@ def test_arms_that_were_trained_apart_need_no_state_where_they_branch(root, tmp_
     assert verify_study(root / "two", say=print).missing["states"] == 0
 
 
+def test_work_left_of_a_run_is_of_trainings_that_are_missing_and_due(root, tmp_path, make_task):
+    grid = {"seeds": [0, 1], "learning_rates": [1e-4, 1e-3], "extend": 2}
+    changes = {"name": "wide", "finetuning": {**grid, "protocol": {"max_seqlen": 32}}}
+    config = study_of(write_texts(tmp_path), make_task(tmp_path / "task"), **changes)
+    study = prepare(config, root)
+    for due in (2, 1):  # study one has two of the four
+        costs = job_costs(study.plan)
+        for group in study.plan.groups:
+            assert costs[group.id].steps == 12 * group.training.num_steps  # 8 beyond the grid
+            [cost] = [w.cost for w in missing_work(study.plan, study.paths) if w.id == group.id]
+            assert cost == pytest.approx(costs[group.id].flops * due / 12)
+            fake_result(root / "store", group.missing_runs()[0], state=group.state)
+
+
 def test_without_a_runner_the_status_comes_from_the_store(root, folder):
     half_done(root)
     status = study_status(folder)

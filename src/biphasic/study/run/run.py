@@ -35,6 +35,7 @@ from biphasic.store import STATE, Store
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.study.pins import link_states
 from biphasic.study.plan.cost import job_costs, state_bytes
+from biphasic.study.plan.finetuning import FinetuneGroup
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan, Segment
 from biphasic.study.resolve import resolve
@@ -335,7 +336,7 @@ def missing_work(plan: Plan, paths: DataPaths) -> list[WorkItem]:
             label=group.label,
             kind="finetune",
             needs=group.state,
-            cost=float(costs[group.id].flops or 0),
+            cost=_share_missing(group, finished) * (costs[group.id].flops or 0),
             arms=tuple(users[group.id]),
             make=partial(
                 group.job,
@@ -346,3 +347,9 @@ def missing_work(plan: Plan, paths: DataPaths) -> list[WorkItem]:
         )
         for group in finished.missing_groups()
     ]
+
+
+def _share_missing(group: FinetuneGroup, finished: Finished) -> float:
+    """Return the share of a group's possible runs that are due and missing."""
+    missing = sum(name not in finished.results for name in group.run_ids())
+    return missing / (group.most * len(group.evaluations))
