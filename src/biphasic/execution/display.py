@@ -203,8 +203,8 @@ class _Running:
     """A job since its first progress report; a resumed job may start at a later step."""
 
     began: float
-    first: int  # Steps that were done at its start.
-    planned: int  # All steps, as known at its start; a grid that is extended has more later.
+    first: int  # Steps that were done at that report.
+    planned: int  # All steps, as known then; a grid that is extended has more later.
     done: int
     total: int
 
@@ -247,8 +247,10 @@ class Pace:
             self._spent += seconds
             if is_done:
                 self._left.pop(item.id, None)
-            share = (running.total - running.first) / running.planned if running else 1.0
-            if is_done and is_example and share > 0:
+            # Its first report came after its first step; those before it were not of this run.
+            before = max(running.first - 1, 0) if running else 0
+            share = (running.total - before) / running.planned if running else 1.0
+            if is_done and is_example:
                 self._speeds.add(item.kind, self._amount(item) * share, seconds)
 
     def seconds_spent(self) -> float:

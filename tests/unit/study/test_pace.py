@@ -35,8 +35,8 @@ def test_speed_is_estimated_from_running_jobs(now):
     assert pace.seconds_left() == (pytest.approx(110.0), pytest.approx(110.0))
     pace.stopped(a, is_done=True)
     assert pace.seconds_spent() == pytest.approx(70.0)
-    # It ran half of 10 units: 14 s for each, the start of the process included.
-    assert pace.seconds_left() == (pytest.approx(350.0), pytest.approx(350.0))
+    # It ran five of eight steps, of 10 units: 11.2 s for each, its start included.
+    assert pace.seconds_left() == (pytest.approx(280.0), pytest.approx(280.0))
 
 
 def test_a_grid_that_is_extended_has_more_to_do(now):

@@ -131,13 +131,13 @@ def test_the_record_has_the_result_of_each_job(tmp_path, monkeypatch):
         assert (record.device_seconds_left, record.is_over) == (None, False)
 
         monitor.started(trunk)
-        monitor.progress("trunk", Progress(3, 8, "loss 6.1"))
+        monitor.progress("trunk", Progress(1, 8, "loss 6.1"))
         monitor.progress("nobody", Progress(1, 2, ""))
         now[0] += 5.0
         monitor.tick()
         [running] = read_progress(tmp_path).running
         assert (running.label, running.done, running.total, running.text) == (
-            "trunk", 3, 8, "loss 6.1"
+            "trunk", 1, 8, "loss 6.1"
         )  # fmt: skip
         monitor.ended(trunk, None, elsewhere=False)
         monitor.started(other)
