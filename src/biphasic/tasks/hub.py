@@ -128,7 +128,7 @@ class HubSource:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of people's task file."""
+        """The settings of people's task file, which they may edit."""
         return self.file.model_dump(mode="json", exclude_defaults=True)
 
     @property

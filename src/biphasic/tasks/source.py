@@ -12,7 +12,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import chain
@@ -40,7 +40,7 @@ from biphasic.tasks.folder import (
 from biphasic.tasks.hub import PUBLISHED, HubSource
 from biphasic.tasks.kinds.registry import KINDS, known_kind, name_in_kind
 from biphasic.tasks.kinds.text import AnsweredText
-from biphasic.tasks.records import SPLITS, ExampleTask, TaskContent
+from biphasic.tasks.records import SPLITS, ExampleTask, Task, TaskContent
 from biphasic.tasks.rows import WHOLE
 
 PREFIX = "mteb:"
@@ -92,39 +92,42 @@ def load_mteb(task: Any) -> None:
         datasets.config.HF_DATASETS_CACHE = before
 
 
-def mteb_origin(task: Any) -> dict[str, Any]:
-    """Return what determines the texts and judgements of a task."""
-    revision = task.metadata.dataset["revision"]
-    return {"mteb": task.metadata.name, "revision": revision, "version": version("mteb")}
+def _of_mteb(name: str, copies: Path | None) -> TaskSource:
+    """Return a task from the only evaluated split of a task of mteb with one language."""
+    task = cache(partial(mteb_task, name, copies))  # importing mteb takes seconds
 
+    def settings() -> TaskDescription:
+        about = task().metadata
+        where, is_several = f"task '{PREFIX}{about.name}'", task().is_aggregate
+        kind = None if is_several else _KINDS.get((about.type, about.main_score))
+        if kind is None:
+            what = "several tasks" if is_several else f"{about.type} by {about.main_score}"
+            known = " and ".join(f"{type_} by {score}" for type_, score in _KINDS)
+            raise ConfigError(
+                f"it is {what}; studies and 'evaluate' score only {known}: run 'biphasic mteb' on "
+                "it",
+                about=where,
+            )
+        protocol = {"retrieval_corpus": "full"} if kind == "zs" else {}
+        raw = {"kind": kind, "name": about.name, "protocol": protocol}
+        return parse_config(TaskDescription, raw, where=where)
 
-def mteb_kind(task: Any) -> str:
-    """Return the kind of ours that scores as a task does."""
-    about = task.metadata
-    kind = None if task.is_aggregate else _KINDS.get((about.type, about.main_score))
-    if kind is None:
-        what = "several tasks" if task.is_aggregate else f"{about.type} by {about.main_score}"
-        known = " and ".join(f"{type_} by {score}" for type_, score in _KINDS)
-        raise ConfigError(
-            f"it is {what}; studies and 'evaluate' score only {known}: run 'biphasic mteb' on it",
-            about=f"task '{PREFIX}{about.name}'",
-        )
-    return kind
+    def determine() -> dict[str, Any]:
+        about = task().metadata
+        origin = {"mteb": about.name, "revision": about.dataset["revision"]}
+        return {"source": "mteb", "origin": {**origin, "version": version("mteb")}}
 
+    def write(folder: Path) -> None:
+        described, origin = settings(), determine()["origin"]
+        load_mteb(task())
+        with reading(f"task '{PREFIX}{described.name}'", DataError, remedy="check its data"):
+            read = _similarity if described.kind == "sts" else _retrieval
+            content, number = read(task(), _only_split(task()))
+        origin |= {"counts": {"test": number}}
+        write_task_folder(folder, described.model_copy(update={"origin": origin}), content)
+        task().unload_data()
 
-def write_mteb(task: Any, folder: Path) -> None:
-    """Write a task folder from the only evaluated split of a task with one language."""
-    name, kind = task.metadata.name, mteb_kind(task)
-    where = f"task '{PREFIX}{name}'"
-    load_mteb(task)
-    with reading(where, DataError, remedy="check its data"):
-        content, number = (_similarity if kind == "sts" else _retrieval)(task, _only_split(task))
-    origin = {**mteb_origin(task), "counts": {"test": number}}
-    raw: dict[str, Any] = {"kind": kind, "name": name, "origin": origin}
-    if kind == "zs":
-        raw["protocol"] = {"retrieval_corpus": "full"}
-    write_task_folder(folder, parse_config(TaskDescription, raw, where=where), content)
-    task.unload_data()
+    return TaskSource(settings, determine, write, is_remote=copies is None)
 
 
 def _only_split(task: Any) -> Mapping[str, Any]:
@@ -164,7 +167,6 @@ def _retrieval(task: Any, data: Mapping[str, Any]) -> tuple[TaskContent, int]:
 
 
 _SOURCES_VERSION = 1  # increase by hand whenever the same files would give a different folder
-_TASK_FILES = (".yaml", ".yml")
 _ACCEPTED = (
     f"KIND:FOLDER with KIND one of {', '.join(KINDS)}, a task file (.yaml), or a task folder with "
     f"{DESCRIPTION}"
@@ -172,82 +174,154 @@ _ACCEPTED = (
 
 
 @dataclass(frozen=True)
-class _Making:
-    """How to make a task folder, and everything that determines its content."""
+class TaskSource:
+    """A task before its rows are read. Its functions are called when they are needed."""
 
-    name: str
-    determinants: dict[str, Any]
+    settings: Callable[[], TaskFile | TaskDescription]
+    """Gives its name, kind, title and protocol."""
+    determine: Callable[[], dict[str, Any]]
+    """Gives everything that determines its examples."""
     write: Callable[[Path], None]
-    choices: tuple[str, ...] = ()  # random choices, human-readable
+    """Reads the rows, and writes a task folder."""
+    choices: tuple[str, ...] = ()
+    """Random choices, human-readable."""
+    hub: HubSource | None = None
+    """Tables of the hub, if it is made of these."""
+    is_remote: bool = False
+    """Whether only the hub knows what determines it."""
+
+    @property
+    def name(self) -> str:
+        """Its name, or that of a published dataset in any kind."""
+        return (self.hub.published if self.hub else "") or self.settings().name
 
     @property
     def key(self) -> str:
-        """Name of the folder in a store."""
-        determinants = {"version": _SOURCES_VERSION, "name": self.name, **self.determinants}
+        """Name of its folder in a store."""
+        determinants = {"version": _SOURCES_VERSION, "name": self.name, **self.determine()}
         return digest(determinants)[:32]
 
 
-def prepare_task(
-    source: str,
-    *,
-    store: Path,
-    copies: Path | None = None,
-    revision: str | None = None,
-    paper: bool = False,
-    scratch: Path | None = None,
-    say: Callable[[str], None],
-) -> Path:
-    """Return the folder of a task (docs/tasks.md); create it if the store lacks it."""
-    # With `scratch`, the store is read-only: it is searched, and `scratch` is written instead.
-    making = _making(source, copies=copies, revision=revision, paper=paper)
-    return _make(making, store, scratch, say=say)
-
-
-def task_key(source: str, *, copies: Path | None = None) -> tuple[str, str]:
-    """Return the name of a task and the hash of everything that determines it."""
-    making = _making(source, copies=copies)
-    return making.name, making.key
-
-
-def _making(
-    source: str, *, copies: Path | None, revision: str | None = None, paper: bool = False
-) -> _Making:
+def find_source(
+    source: str, *, copies: Path | None = None, revision: str | None = None, paper: bool = False
+) -> TaskSource:
+    """Return the task that a name or a path means; no example is read."""
     # With `paper`, published datasets are read as in the reference study, mistakes included.
     if copies is not None and not copies.is_dir():
         raise DataError(f"{copies}: no such folder (local copies for task '{source}')")
-    if hub := hub_source(source, copies=copies, revision=revision, paper=paper):
-        return _Making(hub.published or hub.file.name, hub.determinants, hub.write)
+    if published := published_source(source):
+        name, kind = published
+        return _of_hub(
+            HubSource.of_published(name, kind, copies=copies, revision=revision, paper=paper)
+        )
+    kind, rest = split_source(source)
+    path = expanded(rest)
+    file = load_task_file(path) if kind is None and is_task_file(path) else None
+    if file and file.hub:
+        return _of_hub(HubSource(file, copies, revision))
     if revision is not None:
         raise ConfigError("only published datasets have revisions", about=f"task '{source}'")
     if is_mteb(source):
-        return _of_mteb(source, copies)
+        return _of_mteb(source.removeprefix(PREFIX), copies)
     with reading(f"task '{source}'", DataError):
-        return _own(source)
+        if kind:
+            return _of_kind(path, kind, source=source)
+        if file:
+            return _of_files(file, "task file", where=str(path))
+        if (path / DESCRIPTION).is_file():
+            return _of_folder(path, read_description(path), "task folder")
+    if path.exists():
+        fault = f"no kind of task given; write {_ACCEPTED}"
+        fault = _one_file(path, "sc") if path.is_file() else fault
+        raise ConfigError(fault, about=f"task '{source}'")
+    known = nearest(source, PUBLISHED)
+    raise ConfigError(f"unknown task '{source}'{known}; or write {_ACCEPTED}")
 
 
-def _of_mteb(source: str, copies: Path | None) -> _Making:
-    task = mteb_task(source.removeprefix(PREFIX), copies)
-    determinants = {"source": "mteb", "origin": mteb_origin(task)}
-    return _Making(task.metadata.name, determinants, partial(write_mteb, task))
+def _of_hub(hub: HubSource) -> TaskSource:
+    is_remote = hub.copies is None
+    return TaskSource(
+        lambda: hub.file, lambda: hub.determinants, hub.write, hub=hub, is_remote=is_remote
+    )
 
 
-def hub_source(
-    source: str, *, copies: Path | None = None, revision: str | None = None, paper: bool = False
-) -> HubSource | None:
-    """Return the tables of the hub that a published name or a task file means; None for others."""
-    if published := published_source(source):
-        name, kind = published
-        return HubSource.of_published(name, kind, copies=copies, revision=revision, paper=paper)
-    path = expanded(source)
-    if path.suffix in _TASK_FILES and path.is_file() and (file := load_task_file(path)).hub:
-        return HubSource(file, copies, revision)
-    return None
+def _of_kind(path: Path, kind: str, *, source: str) -> TaskSource:
+    if (path / DESCRIPTION).is_file():
+        description = read_description(path, kind=kind)
+        if description.kind == kind:
+            return _of_folder(path, description, "task folder")
+        return _of_folder(path, _derived(description, kind), "zero-shot")
+    name = name_of(path, kind)
+    if path.is_file() and _is_one_file(kind):
+        return _of_files(TaskFile(kind=kind, name=name, test=path), "file", where=str(path))
+    if path.is_dir():
+        file = TaskFile(kind=kind, name=name_in_kind(name, kind), folder=path)
+        return _of_files(file, "folder", where=str(path))
+    raise DataError(_remedy(path, kind), about=f"task '{source}'")
+
+
+def _of_files(file: TaskFile, source: str, *, where: str) -> TaskSource:
+    files = cache(partial(own_files, file, where=where))
+    choices = tuple(_choices(file))
+
+    @cache
+    def determine() -> dict[str, Any]:
+        names = {key: {"name": p.name, "sha256": file_sha256(p)} for key, p in files().items()}
+        paths = {"folder", *SPLITS, "corpus", "queries"}
+        settings = file.model_dump(mode="json", exclude=paths, exclude_defaults=True)
+        origin = {"source": source, "files": names, "settings": settings}
+        return {**origin, "chosen": choices} if choices else origin
+
+    def write(folder: Path) -> None:
+        with reading(where, DataError):
+            content, counts = KINDS[file.kind].examples.read_files(file, files(), where=where)
+        description = describe(file, origin={**determine(), "counts": counts}, where=where)
+        write_task_folder(folder, description, content)
+
+    return TaskSource(lambda: file, determine, write, choices)
+
+
+def _of_folder(path: Path, description: TaskDescription, source: str) -> TaskSource:
+    """Return the task in a task folder; with its own description, it keeps its identity."""
+
+    @cache
+    def determine() -> dict[str, Any]:
+        hashes = {name: file_sha256(path / name) for name in task_files(path, description)}
+        described = description.model_dump(mode="json", exclude_defaults=True)
+        return {"source": source, "description": described, "files": hashes}
+
+    def write(folder: Path) -> None:
+        with complete_folder(folder) as partial:
+            for name in determine()["files"]:
+                (partial / name).parent.mkdir(exist_ok=True)
+                shutil.copyfile(path / name, partial / name)
+            write_json(partial / DESCRIPTION, determine()["description"])
+
+    return TaskSource(lambda: description, determine, write)
+
+
+def _derived(trained: TaskDescription, kind: str) -> TaskDescription:
+    """Return the description of a folder of the kind that another one is derived from."""
+    return TaskDescription(
+        name=name_in_kind(trained.name, kind),
+        kind=kind,
+        title=f"{trained.title}, {KINDS[kind].facts.title}",
+        metric=trained.metric,
+        protocol=trained.protocol,
+        license=trained.license,
+        origin=trained.origin,
+    )
 
 
 def split_source(source: str) -> tuple[str | None, str]:
     """Split `KIND:PATH`; without a kind before the first colon, it is all path or name."""
     kind, colon, rest = source.partition(":")
     return (known_kind(kind), rest) if colon and kind in KINDS else (None, source)
+
+
+def is_task_file(path: Path) -> bool:
+    """Return whether a path is that of a task file."""
+    return path.suffix in {".yaml", ".yml"}
 
 
 def is_mteb(source: str) -> bool:
@@ -269,7 +343,7 @@ def _is_one_file(kind: str) -> bool:
 
 def name_of(path: Path, kind: str | None) -> str:
     """Return the name of a task in a task file, a folder or a file of examples."""
-    if kind is None and path.suffix in _TASK_FILES:
+    if kind is None and is_task_file(path):
         return load_task_file(path).name
     if (path / DESCRIPTION).is_file():
         return read_description(path, kind=kind).name
@@ -287,45 +361,13 @@ def told_apart(names: Sequence[str], sources: Sequence[str]) -> list[str]:
     ]
 
 
-def _own(source: str) -> _Making:
-    kind, rest = split_source(source)
-    path = expanded(rest)
-    if kind:
-        return _kind_folder(path, kind, source=source)
-    if path.suffix in _TASK_FILES:
-        return _files(load_task_file(path), kind_of_source="task file", where=str(path))
-    if (path / DESCRIPTION).is_file():
-        return _copy(path, read_description(path), source="task folder")
-    known = nearest(source, PUBLISHED)
-    if path.is_file():
-        raise ConfigError(_one_file(path, "sc"), about=f"task '{source}'")
-    if path.exists():
-        raise ConfigError(f"no kind of task given; write {_ACCEPTED}", about=f"task '{source}'")
-    raise ConfigError(f"unknown task '{source}'{known}; or write {_ACCEPTED}")
-
-
-def _kind_folder(path: Path, kind: str, *, source: str) -> _Making:
-    if (path / DESCRIPTION).is_file():
-        description = read_description(path, kind=kind)
-        if description.kind != kind:
-            return _derived(path, kind)
-        return _copy(path, description, source="task folder")
-    if path.is_file() and _is_one_file(kind):
-        file = TaskFile(kind=kind, name=name_of(path, kind), test=path)
-        return _files(file, kind_of_source="file", where=str(path))
-    if not path.is_dir():
-        raise DataError(_remedy(path, kind), about=f"task '{source}'")
-    file = TaskFile(kind=kind, name=name_in_kind(name_of(path, kind), kind), folder=path)
-    return _files(file, kind_of_source="folder", where=str(path))
-
-
 def _remedy(path: Path, kind: str) -> str:
     """Say how to name what is no folder of a task."""
     if str(path) in PUBLISHED:
         return f"for the published dataset, write '{path}'"
     if not path.is_file():
         return "no such file or folder" if _is_one_file(kind) else "no such folder"
-    if path.suffix in _TASK_FILES:
+    if is_task_file(path):
         return "name a task file without the kind"
     has_splits = KINDS[kind].facts.is_trained and not KINDS[kind].examples.needed
     return _one_file(path, kind) if has_splits else "a file, not a folder"
@@ -338,28 +380,6 @@ def _one_file(path: Path, kind: str) -> str:
     return f"one file, without splits; write {path.stem}.yaml with {lines}, and name that instead"
 
 
-def _files(file: TaskFile, *, kind_of_source: str, where: str) -> _Making:
-    files = own_files(file, where=where)
-    paths = {"folder", *SPLITS, "corpus", "queries"}
-    origin = {
-        "source": kind_of_source,
-        "files": {
-            key: {"name": path.name, "sha256": file_sha256(path)} for key, path in files.items()
-        },
-        "settings": file.model_dump(mode="json", exclude=paths, exclude_defaults=True),
-    }
-    if choices := tuple(_choices(file)):
-        origin["chosen"] = choices
-
-    def write(folder: Path) -> None:
-        with reading(where, DataError):
-            content, counts = KINDS[file.kind].examples.read_files(file, files, where=where)
-        description = describe(file, origin={**origin, "counts": counts}, where=where)
-        write_task_folder(folder, description, content)
-
-    return _Making(file.name, origin, write, choices)
-
-
 def _choices(file: TaskFile) -> Iterator[str]:
     for split in ("validation", "test"):
         if share := getattr(file, f"{split}_fraction"):
@@ -370,74 +390,66 @@ def _choices(file: TaskFile) -> Iterator[str]:
         yield f"limited to {most:,} pairs of each paradigm, chosen with seed {file.seed}"
 
 
-def _derived(path: Path, kind: str) -> _Making:
-    """Use a folder of the kind that this one is derived from."""
-    trained = read_description(path)
-    description = TaskDescription(
-        name=name_in_kind(trained.name, kind),
-        kind=kind,
-        title=f"{trained.title}, {KINDS[kind].facts.title}",
-        metric=trained.metric,
-        protocol=trained.protocol,
-        license=trained.license,
-        origin=trained.origin,
-    )
-    return _copy(path, description, source="zero-shot")
+def _found_with_key(source: str, **how: Any) -> tuple[TaskSource, str]:
+    found = find_source(source, **how)
+    with reading(f"task '{source}'", DataError):
+        return found, found.key
 
 
-def _copy(path: Path, description: TaskDescription, *, source: str) -> _Making:
-    """Use the files of a task folder; with its own description, it keeps its identity."""
-    names = task_files(path, description)
-    hashes = {name: file_sha256(path / name) for name in names}
-    described = description.model_dump(mode="json", exclude_defaults=True)
-
-    def write(folder: Path) -> None:
-        with complete_folder(folder) as partial:
-            for name in names:
-                (partial / name).parent.mkdir(exist_ok=True)
-                shutil.copyfile(path / name, partial / name)
-            write_json(partial / DESCRIPTION, described)
-
-    determinants = {"source": source, "description": described, "files": hashes}
-    return _Making(description.name, determinants, write)
+def task_key(source: str, *, copies: Path | None = None) -> tuple[str, str]:
+    """Return the name of a task and the hash of everything that determines it."""
+    found, key = _found_with_key(source, copies=copies)
+    return found.name, key
 
 
-def _make(
-    making: _Making, store: Path, scratch: Path | None, *, say: Callable[[str], None]
+def prepare_task(
+    source: str,
+    *,
+    store: Path,
+    scratch: Path | None = None,
+    say: Callable[[str], None],
+    **how: Any,
 ) -> Path:
-    """Write a task folder under the digest of everything that determines it, unless it exists."""
-    key = making.key
+    """Return the folder of a task (docs/tasks.md); create it if the store lacks it.
+
+    With `scratch`, the store is read-only: it is searched, and `scratch` is written instead. For
+    `how`, see `find_source`.
+    """
+    found, key = _found_with_key(source, **how)
     if scratch is not None:
         if is_complete(store / "tasks" / key):
             return store / "tasks" / key
         store = scratch
-    tasks = store / "tasks"
-    folder = tasks / key
-    with lock_work(store, f"task-{key}", wait=f"making task {making.name}", say=say):
+    folder = store / "tasks" / key
+    with lock_work(store, f"task-{key}", wait=f"making task {found.name}", say=say):
         if is_complete(folder):
             return folder
-        remove_partials(tasks, key)
-        making.write(folder)
+        remove_partials(folder.parent, key)
+        found.write(folder)
         try:
             task = load_task(folder)
         except DataError:
             # Read it before it counts as complete.
             shutil.rmtree(folder)
             raise
-    name = task.info.name
-    unit = KINDS[task.info.kind].facts.unit
+    for note in _notes(task, found.choices):
+        say(note)
+    return folder
+
+
+def _notes(task: Task, choices: Sequence[str]) -> Iterator[str]:
+    """Yield the sizes of a task, how it was chosen, and what looks wrong with it."""
+    name, unit = task.info.name, KINDS[task.info.kind].facts.unit
     counts = {split: task.num_examples(split) for split in SPLITS}
     sizes = (f"{split} {count:,}" for split, count in counts.items() if count)
-    say(f"task {name}: {unit}: {', '.join(sizes)}")
-    for choice in making.choices:
-        say(f"{name}: {choice}")
+    yield f"task {name}: {unit}: {', '.join(sizes)}"
+    yield from (f"{name}: {choice}" for choice in choices)
     if isinstance(task, ExampleTask):
         for note in (*_label_notes(task), *_empty_notes(task)):
-            say(f"warning: {name}: {note}")
+            yield f"warning: {name}: {note}"
     for pair, count in task.info.overlaps.items():
         earlier, later = pair.split("/")
-        say(f"{name}: {count:,} of {counts[later]:,} {later} {unit} also occur in {earlier}")
-    return folder
+        yield f"{name}: {count:,} of {counts[later]:,} {later} {unit} also occur in {earlier}"
 
 
 def _label_notes(task: ExampleTask) -> Iterator[str]:

@@ -19,7 +19,7 @@ from biphasic.config import nearest, parse_config
 from biphasic.data.packing import Attention
 from biphasic.data.text.near_duplicates import COMPARISON_VERSION
 from biphasic.errors import BiphasicError, ConfigError, DataError
-from biphasic.files import digest, expanded, read_json_object, write_json
+from biphasic.files import digest, read_json_object, write_json
 from biphasic.locks import LEASES, Say
 from biphasic.plugin_code import keep_code
 from biphasic.progress import Report
@@ -33,28 +33,13 @@ from biphasic.study.inputs.corpus import (
 )
 from biphasic.study.settings.study import TaskConfig, deciding_metric
 from biphasic.study.study import Study
-from biphasic.tasks.folder import (
-    DESCRIPTION,
-    count_overlaps,
-    load_task,
-    load_task_file,
-    read_description,
-)
+from biphasic.tasks.folder import count_overlaps, load_task, read_description
 from biphasic.tasks.hub import PUBLISHED
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.pairs import count_seen
 from biphasic.tasks.protocol import FEW_STEPS, PAPER_STEPS, FinetuneProtocol
 from biphasic.tasks.records import SPLITS, Task, TaskInfo
-from biphasic.tasks.source import (
-    PREFIX,
-    hub_source,
-    is_mteb,
-    mteb_kind,
-    mteb_task,
-    prepare_task,
-    published_source,
-    split_source,
-)
+from biphasic.tasks.source import TaskSource, find_source, prepare_task, split_source
 from biphasic.training.lineage import DataFingerprint, TrainingData
 
 Missing = Literal["build", "placeholder"]
@@ -264,58 +249,46 @@ class TaskResolver:
                 prepare_builtin_tasks(self._config.corpus.libraries, self.store, say=self._say)
                 / task.origin
             )
-        folder = prepare_task(
-            task.origin,
-            store=self.store,
-            copies=task.copies,
-            revision=task.revision,
-            paper=self._is_paper,
-            scratch=scratch,
-            say=self._say,
-        )
-        if self._is_of_hub(task):
-            remember(self.store, self._hub_settings(task), folder)
+        how = self._how(task)
+        folder = prepare_task(task.origin, store=self.store, scratch=scratch, say=self._say, **how)
+        if (source := find_source(task.origin, **how)).is_remote:
+            remember(self.store, self._note(task, source), folder)
         return folder
+
+    def _how(self, task: TaskConfig) -> dict[str, Any]:
+        return {"copies": task.copies, "revision": task.revision, "paper": self._is_paper}
 
     def _existing(self, task: TaskConfig, scratch: Path | None) -> Path | None:
         """Return the folder of a task in the store or made from local files; None otherwise."""
         if task.origin in BUILTIN_TASKS:
             folder = builtin_tasks_folder(self._config.corpus.libraries, self.store) / task.origin
-            return folder if is_complete(folder) else None
-        if not self._is_of_hub(task):
-            return self._made(task, scratch)
-        folder = recall(self.store, self._hub_settings(task))
+        elif (source := find_source(task.origin, **self._how(task))).is_remote:
+            folder = recall(self.store, self._note(task, source))
+        else:
+            folder = self._made(task, scratch)
         return folder if folder and is_complete(folder) else None
 
-    def _is_of_hub(self, task: TaskConfig) -> bool:
-        return task.copies is None and bool(is_mteb(task.origin) or hub_source(task.origin))
-
-    def _hub_settings(self, task: TaskConfig) -> dict[str, Any]:
+    def _note(self, task: TaskConfig, source: TaskSource) -> dict[str, Any]:
         settings = {"task": task.origin, "revision": task.revision, "paper": self._is_paper}
-        hub = None if is_mteb(task.origin) else hub_source(task.origin)
-        if hub is not None and not hub.published:  # people edit their task files
-            settings["settings"] = hub.settings
+        if source.hub and not source.hub.published:  # people edit their task files
+            settings["settings"] = source.hub.settings
         return settings
 
     def _placeholder(self, task: TaskConfig) -> PlannedTask:
         described = task.model_dump(mode="json", exclude={"name", "protocol", "metric", "copies"})
-        hub = None if is_mteb(task.origin) else hub_source(task.origin)
-        title, trained_on = task.name, None
-        if is_mteb(task.origin):
-            kind = mteb_kind(mteb_task(task.origin.removeprefix(PREFIX), None))
-        elif hub is None:
-            kind = BUILTIN_TASKS[task.origin]
+        if task.origin in BUILTIN_TASKS:
+            kind, title, trained_on = BUILTIN_TASKS[task.origin], "", None
         else:
-            kind, title = hub.file.kind, hub.file.title or task.name
-            if KINDS[kind].facts.is_trained:
-                trained_on = hub.file.trained_on
+            settings = find_source(task.origin, **self._how(task)).settings()
+            kind, trained_on = settings.kind, settings.trained_on
+            title = settings.title if settings.title != settings.name else ""
         info = TaskInfo(
             name=task.name,
             kind=kind,
-            title=title,
+            title=title or task.name,
             metric=KINDS[kind].facts.metric_keys[0],
             sha256=digest({"stand-in": "task", "described": described}),
-            trained_on=trained_on,
+            trained_on=trained_on if KINDS[kind].facts.is_trained else None,
         )
         return PlannedTask(
             info=replace(info, metric=deciding_metric(task, info, is_paper=self._is_paper)),
@@ -329,17 +302,11 @@ def task_outline(source: str) -> tuple[str | None, Mapping[str, Any]]:
     """Return the kind of a task and the settings in its description, without reading examples."""
     if source in BUILTIN_TASKS:
         return BUILTIN_TASKS[source], {}
-    kind, rest = split_source(source)
-    if published_source(source):
-        return kind or PUBLISHED[rest].kind, {}
-    path = expanded(rest)
-    if path.suffix in {".yaml", ".yml"} and path.is_file():
-        file = load_task_file(path)
-        return file.kind, file.protocol
-    if (path / DESCRIPTION).is_file():
-        description = read_description(path)
-        return kind or description.kind, description.protocol
-    return kind, {}
+    try:
+        settings = find_source(source).settings()
+    except (ConfigError, DataError):  # raised again when the task is read
+        return split_source(source)[0], {}
+    return settings.kind, settings.protocol
 
 
 def _once(plan: Callable[[TaskConfig], PlannedTask]) -> Callable[[TaskConfig], PlannedTask]:
