@@ -215,21 +215,6 @@ def test_a_sample_is_drawn_in_each_paradigm(tmp_path, file):
         load_task_file(path)
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"sentence_good": "a", "sentence_bad": " "}, "'sentence_bad' is empty"),
-        ({"sentence_good": "a"}, "no column 'sentence_bad'"),
-        ({"sentence_good": "a", "sentence_bad": 3}, "must be a text"),
-    ],
-)
-def test_unusable_pairs_are_refused(tmp_path, row, message):
-    model = write_model(tmp_path / "llama", "llama")
-    path = write_jsonl(tmp_path / "p.jsonl", [row])
-    with pytest.raises(DataError, match=f"{path}:1: .*{message}"):
-        run(model, f"mp:{path}", tmp_path / "root")
-
-
 def test_a_sentence_without_tokens_is_refused(tmp_path, file, monkeypatch):
     def without_tokens(self, texts):
         return [[] if index == 1 else self.encode(text) for index, text in enumerate(texts)]
