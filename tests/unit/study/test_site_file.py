@@ -21,35 +21,6 @@ def test_shipped_site_files_are_valid(name, pytestconfig):
     assert site.num_slots == {"slurm": 32, "node": 16, "cpu": 128}[name]
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"partion": "gpu"}, "unknown key 'partion' (did you mean 'partition'?)"),
-        ({"walltime": "12h"}, "walltime"),
-        ({"gpus_per_node": 8}, "give either gpus_per_node or jobs_per_node"),
-        ({"drain_minutes": 5}, "unknown key 'drain_minutes'"),
-        ({"ports": [55000, 54000]}, "two rising numbers"),
-        ({"directives": ["#SBATCH --mem=0", "#SBATCH --time=02:00:00"]}, "set walltime instead"),
-        ({"directives": ["#SBATCH -t 120"]}, "set walltime instead"),
-        ({"scheduler": "pbs", "directives": ["#PBS -l walltime=2:00:00"]}, "set walltime instead"),
-        ({"scheduler": "lsf", "directives": ["#BSUB -W 120"]}, "set walltime instead"),
-        ({"partition": "gpu; rm -rf"}, "partition"),
-        ({"setup": ["a\nb"]}, "setup"),
-        ({"scheduler": "local", "nodes_per_block": 2}, "this machine is one node"),
-        ({"poll_seconds": float("inf")}, "poll_seconds"),
-        ({"jobs_per_node": "four"}, "jobs_per_node"),
-        ({"account": "Größe"}, "account"),
-        ({"partition": "-x"}, "partition"),
-        ({"executor": "./hosts.py:Hosts"}, "hosts.py:Hosts, not a cluster"),
-    ],
-)
-def test_a_wrong_site_file_is_one_clear_line(tmp_path, settings, message):
-    with pytest.raises(ConfigError) as refused:
-        load_site(written(tmp_path / "site.yaml", **settings))
-    assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
 def test_without_parsl_a_line_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setattr("biphasic.execution.cluster.site.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"pip install 'parsl>="):

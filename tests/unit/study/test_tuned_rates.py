@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from biphasic.config import parse_config
-from biphasic.errors import ConfigError
 from biphasic.study.plan.summary import StudyPlan, summarise_plan
 from biphasic.study.resolve import resolve
 from biphasic.study.settings.study import StudyConfig
@@ -139,33 +136,6 @@ def test_objectives_of_several_parts_have_rates_too():
         arms=[{"name": "mix", "phases": [{**mix, "steps": 8}]}, ARMS[1]], tuned_rates=[rate]
     )
     assert peaks(config) == {"mix": [3e-3], "mlm": [2e-3]}
-
-
-@pytest.mark.parametrize(
-    ("rates", "message"),
-    [
-        ([RATES[0], RATES[1], RATES[0]], "tuned_rates: 0 and 2 have the same model, phase"),
-        ([{**RATES[0], "optimizer": "mun"}], "unknown value 'mun' (did you mean 'muon'?)"),
-        ([{**RATES[0], "peak": 0}], "tuned_rates.0.peak: input should be greater than 0 (got 0)"),
-        ([{**RATES[0], "model": "picoo"}], "unknown value 'picoo' (did you mean 'pico'?)"),
-        (
-            [{**RATES[0], "phase": {"objective": "clm", "steps": 3}}],
-            "unknown key 'tuned_rates.0.phase.steps'",
-        ),
-        ([{"model": "pico", "peak": 1e-3}], "'tuned_rates.0.phase' is required"),
-        ([{"arms": ["clmm"], "peak": 1e-3}], "tuned_rates: no arm 'clmm' (did you mean 'clm'?)"),
-        ([{"arms": [], "peak": 1e-3}], "tuned_rates.0.arms"),
-        ([{"arms": ["clm"], "model": "pico", "peak": 1e-3}], "unknown key 'tuned_rates.0.model'"),
-        (
-            [{"arms": ["clm"], "peak": 1e-3}, {"arms": ["clm", "mlm"], "peak": 2e-3}],
-            "tuned_rates: arms: clm given more than once",
-        ),
-    ],
-)
-def test_wrong_rates_are_refused(rates, message):
-    with pytest.raises(ConfigError) as caught:
-        study(tuned_rates=rates)
-    assert message in str(caught.value)
 
 
 def test_a_dump_reads_back():
