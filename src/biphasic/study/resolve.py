@@ -226,14 +226,15 @@ def check_inputs(plan: Plan) -> None:
 def _fingerprint(study: Study, assumed: list[str]) -> DataFingerprint:
     recipes = [*study.recipes.values()]
     corpus = corpus_of(study.config.corpus, recipes)
-    folder = _corpus_folder(corpus, study.store)
-    if folder is None:
+    store = study.store
+    folder = locate_corpus(corpus, store) if is_local(corpus) else recall(store, corpus)
+    if folder is None or not is_built(folder):
         tokenizer, vocab_size = _tokenizer_to_be(corpus, assumed)
         described = corpus.model_dump(mode="json", exclude_defaults=True)
         corpus_hash = digest({"stand-in": "corpus", "described": described})
         titles = ", ".join(s.short_name if s.plugin else s.source for s in corpus.sources)
         why = "not tokenised here yet, or its files were changed or copied since"
-        assumed.append(f"corpus: {titles}, {_edited_code(corpus, study.store) or why}")
+        assumed.append(f"corpus: {titles}, {_edited_code(corpus, store) or why}")
     else:
         loaded = read_tokenizer(folder / "tokenizer")
         tokenizer, vocab_size = loaded.sha256, loaded.vocab_size
@@ -248,12 +249,6 @@ def _fingerprint(study: Study, assumed: list[str]) -> DataFingerprint:
         corpora=phase_data(recipes),
         fused=local is not None and local.is_fused,
     )
-
-
-def _corpus_folder(corpus: CorpusConfig, store: Path) -> Path | None:
-    """Return the folder of a finished corpus; None if it is still to be built."""
-    folder = locate_corpus(corpus, store) if is_local(corpus) else recall(store, corpus)
-    return folder if folder and is_built(folder) else None
 
 
 def _edited_code(corpus: CorpusConfig, store: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -391,42 +390,6 @@ def test_a_runner_that_is_gone_is_not_asked_to_retry(root, folder, cli):
     assert read_requests(folder) == []
 
 
-def test_the_command_line(root, folder, cli, quick):
-    code, out, _ = cli("study", "status", "one", "--root", root)
-    assert (code, out.splitlines()[0]) == (0, "one: finished")
-    code, out, _ = cli("study", "status", folder, "--json")
-    status = json.loads(out)
-    assert (code, status["format"], status["counts"]["done"]) == (0, "biphasic.status/1", 4)
-    code, _, err = cli("study", "cancel", "one", "--root", root)
-    assert (code, err) == (0, "one is not running\n")
-    code, _, err = cli("study", "retry", "one", "some job", "--root", root)
-    assert code == 2
-    assert "one is not running" in err
-    code, _, err = cli("study", "status", "ono", "--root", root)
-    assert code == 2
-    assert "did you mean 'one'?" in err
-
-
-def test_a_report_is_written_of_a_study_by_file_folder_or_name(root, folder, cli, monkeypatch):
-    written: list[Path] = []
-
-    def write(study, store):
-        written.append(study)
-        assert store == root / "store"
-        (study / "report").mkdir(exist_ok=True)
-        (study / "report/problems.csv").write_text("kind\n")
-        return study / "report/report.html"
-
-    monkeypatch.setattr("biphasic.analysis.report.write_report", write)
-    for target in (["one"], [str(folder)], []):
-        code, out, err = cli("study", "report", *target, "--root", root)
-        assert (code, err) == (0, "")
-        assert out.endswith("report.html\n")
-    assert written == [folder] * 3
-    code, _, err = cli("study", "report", "ono", "--root", root)
-    assert (code, "did you mean 'one'?" in err) == (2, True)
-
-
 def test_watching_ends_with_the_study(root, folder, cli, quick, monkeypatch):
     from biphasic.cli import commands
 
@@ -449,18 +412,6 @@ def test_watching_ends_with_the_study(root, folder, cli, quick, monkeypatch):
     counted = "1 done, 1 running, 0 waiting, 1 failed, 1 blocked by a failed job, of 4 jobs"
     assert lines[0] == f"one: {counted}"  # said once, though it was looked at three times
     assert lines[1] == "one: finished"
-
-
-def test_cleaning_by_command(root, cli):
-    fake_state(root / "store", "useless")
-    code, out, _ = cli("study", "clean", "--root", root)
-    assert code == 0
-    assert "useless" in out
-    assert "add --delete to delete" in out
-    assert (root / "store/states/useless").is_dir()
-    code, out, _ = cli("study", "clean", "--root", root, "--delete")
-    assert (code, "deleted:" in out) == (0, True)
-    assert not (root / "store/states/useless").exists()
 
 
 def test_looking_at_a_running_study_imports_no_torch():

@@ -198,11 +198,6 @@ def arm_name(recipe: Recipe, shared: RecipeConfig) -> str:
     return name_for_files("-".join([*parts, *_differences(recipe, shared)]))
 
 
-def encoder_name(encoder: PretrainedModel) -> str:
-    """Return the name of an arm that is a finished encoder: `all-minilm-l6-v2`."""
-    return name_for_files(model_name(encoder))
-
-
 def name_for_files(name: str) -> str:
     """Return a name in lower case, with underscores for what names of arms cannot have."""
     return re.sub(r"[^a-z0-9._-]+", "_", name.lower()).strip("_")
@@ -431,7 +426,7 @@ def _name(raw: Mapping[str, Any], shared: RecipeConfig | None, where: str) -> st
     if shared is None:
         return _UNNAMED
     if single.encoder is not None:
-        name = encoder_name(single.encoder)
+        name = name_for_files(model_name(single.encoder))
     else:
         name = arm_name(single.recipe_from(shared, where=where), shared)
     return f"{name}-{single.attention}" if single.attention else name

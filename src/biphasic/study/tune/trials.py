@@ -145,18 +145,23 @@ def plan_tuning(config: StudyConfig, share: float, *, by: TuneBy = "objective") 
             untuned[arm.name] = reason
             continue
         recipe = before.recipe_of(arm)
-        grouped.setdefault(_group_key(recipe, by), (recipe, []))[1].append(arm)
+        shared = (
+            ObjectiveRate.of(recipe, peak=1.0)
+            if by == "objective"
+            else recipe.model_copy(update={"seeds": Seeds(), _SKIP: ()})  # as of replicates
+        )
+        grouped.setdefault(repr(shared), (recipe, []))[1].append(arm)
     if not grouped:
         reasons = "; ".join(f"'{name}': {reason}" for name, reason in untuned.items())
         raise ConfigError(f"study '{config.name}': no arm has a rate to tune ({reasons})")
-    tuned = (before.recipe_of(arm) for _, arms in grouped.values() for arm in arms)
-    budget = max(_tuned_steps(recipe, by) for recipe in tuned)
+    tuned = [before.recipe_of(arm) for _, arms in grouped.values() for arm in arms]
+    steps = [r.total_steps if by == "arm" else r.placed_phases[0].schedule_end for r in tuned]
     names = _distinct(_group_name(recipe, arms[0], by) for recipe, arms in grouped.values())
     groups = tuple(
         RateGroup(by, name, _deciding(recipe.phases, by).heldout_weights, tuple(arms), recipe)
         for name, (recipe, arms) in zip(names, grouped.values(), strict=True)
     )
-    return Tuning(config, by, share, budget, groups, untuned)
+    return Tuning(config, by, share, max(steps), groups, untuned)
 
 
 def _why_not_tuned(arm: ArmConfig, by: TuneBy) -> str | None:
@@ -174,23 +179,9 @@ def _why_not_tuned(arm: ArmConfig, by: TuneBy) -> str | None:
     )
 
 
-def _tuned_steps(recipe: Recipe, by: TuneBy) -> int:
-    """Return the steps of a recipe that trials shorten."""
-    if by == "objective":
-        return recipe.placed_phases[0].schedule_end
-    return recipe.total_steps
-
-
 def _deciding(phases: Sequence[Phase], by: TuneBy) -> Phase:
     """Return the phase whose objective decides between trials."""
     return phases[0 if by == "objective" else -1]
-
-
-def _group_key(recipe: Recipe, by: TuneBy) -> str:
-    """Return what arms with one rate have in common; replicates differ in their seeds alone."""
-    if by == "objective":
-        return repr(ObjectiveRate.of(recipe, peak=1.0))
-    return repr(recipe.model_copy(update={"seeds": Seeds(), _SKIP: ()}))
 
 
 def _group_name(recipe: Recipe, arm: ArmConfig, by: TuneBy) -> str:
