@@ -23,7 +23,6 @@ from typing import Any
 from harness import exponent, measured, write_records
 from rich.console import Console
 
-from biphasic.execution import scheduler as schedule
 from biphasic.execution.display import StudyDisplay
 from biphasic.execution.executor import Local, Work
 from biphasic.execution.job import WorkItem
@@ -141,11 +140,7 @@ def scheduler_alone(num_jobs: int) -> dict[str, Any]:
         needs = f"{number - 1}" if number % 10 else None
         items.append(item(f"{number}", lambda _id: None, needs=needs))
     engine = NoEngine(2)
-    saved, schedule.save_job = schedule.save_job, lambda _job: None
-    try:
-        seconds, executed = timed(items, engine)
-    finally:
-        schedule.save_job = saved
+    seconds, executed = timed(items, engine, save=lambda _job: None)
     return report(num_jobs, executed, seconds, slots=engine.num_slots)
 
 
@@ -199,12 +194,14 @@ def reference_study(num_finetunings: int) -> dict[str, Any]:
     return {**record, "cpu_seconds": cpu, "cpu_ms_per_job": 1000 * cpu / executed}
 
 
-def timed(items: list[WorkItem], engine: Any, watcher: Watcher | None = None) -> tuple[float, int]:
+def timed(
+    items: list[WorkItem], engine: Any, watcher: Watcher | None = None, **options: Any
+) -> tuple[float, int]:
     """Return the seconds that a scheduler takes, set-up included, and the jobs that it did."""
     began = time.perf_counter()
     if watcher is None:
         watcher = StudyDisplay(Console(file=io.StringIO()), items, num_slots=engine.num_slots)
-    outcome = Scheduler(items, engine, policy=RetryPolicy(), watcher=watcher).run()
+    outcome = Scheduler(items, engine, policy=RetryPolicy(), watcher=watcher, **options).run()
     assert not outcome.failures, outcome.failures[0]
     return time.perf_counter() - began, outcome.num_executed
 

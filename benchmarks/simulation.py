@@ -22,7 +22,6 @@ from typing import Any
 from harness import command_line, write_records
 from scheduling import reference_work
 
-from biphasic.execution import scheduler as schedule
 from biphasic.execution.job import Failure, WorkItem, longest_paths
 from biphasic.execution.scheduler import (
     Clock,
@@ -36,8 +35,6 @@ from biphasic.execution.scheduler import (
 HOUR = 3600.0
 LIMIT = 0.05
 """Of the time over the bound."""
-NO_REQUESTS_SECONDS = 60.0
-"""Virtual time between reads of requests: nobody writes any."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +77,8 @@ class SimulatedCluster(Clock):
     nodes. What a job has saved is not computed again. Jobs of a lost node go back to the front of
     the queue, as batch systems do it.
     """
+
+    listen_seconds = 60.0  # nobody writes requests
 
     def __init__(
         self, cluster: Cluster, items: Iterable[WorkItem], parts: Mapping[str, int], *, seed: int
@@ -270,18 +269,14 @@ class _NoDisplay:
 
 def run_on(cluster: SimulatedCluster) -> WorkOutcome:
     """Run a cluster's jobs with the real scheduler and its real retries; nothing is written."""
-    saved = schedule.save_job, schedule._LISTEN_SECONDS
-    schedule.save_job, schedule._LISTEN_SECONDS = lambda _job: None, NO_REQUESTS_SECONDS
-    try:
-        return Scheduler(
-            cluster.items.values(),
-            cluster,
-            policy=RetryPolicy(),
-            watcher=_NoDisplay(),
-            clock=cluster,
-        ).run()
-    finally:
-        schedule.save_job, schedule._LISTEN_SECONDS = saved
+    return Scheduler(
+        cluster.items.values(),
+        cluster,
+        policy=RetryPolicy(),
+        watcher=_NoDisplay(),
+        save=lambda _job: None,
+        clock=cluster,
+    ).run()
 
 
 def simulate(cluster: Cluster, *, processes: int, seed: int) -> dict[str, Any]:

@@ -77,8 +77,8 @@ def soaking() -> Iterator[None]:
         patch.setattr("os.fsync", lambda _: None)  # no machine stops here; `disk` has its own
         patch.setattr("biphasic.training.heldout.HELDOUT_TOKENS", 128)
         patch.setattr("biphasic.execution.scheduler.RetryPolicy.delay", lambda *_: 0.05)
-        for module in ("scheduler", "executor"):
-            patch.setattr(f"biphasic.execution.{module}._TAKEN_SECONDS", 0.1)
+        patch.setattr("biphasic.execution.scheduler.Clock.taken_seconds", 0.1)
+        patch.setattr("biphasic.execution.executor._TAKEN_SECONDS", 0.1)
         patch.setattr("biphasic.locks.LEASE_SECONDS", 10.0)
         patch.setattr("biphasic.locks.HEARTBEAT_SECONDS", 1.0)
         from biphasic.data.building.build import build_corpus

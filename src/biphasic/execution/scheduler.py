@@ -18,6 +18,7 @@ from biphasic.execution.executor import Executor
 from biphasic.execution.job import (
     ExecutorError,
     Failure,
+    Job,
     JobFailedError,
     Request,
     RequeuedError,
@@ -27,9 +28,6 @@ from biphasic.execution.job import (
     save_job,
     with_dependents,
 )
-
-_TAKEN_SECONDS = 2.0  # interval between checks of a job that another process is running
-_LISTEN_SECONDS = 1.0  # maximum wait for an event before reading requests
 
 Event = tuple[str, BaseException | None]  # a job that has ended, and its error
 
@@ -59,6 +57,9 @@ class WorkOutcome:
 
 class Clock:
     """The clock of a scheduler; a simulation has its own."""
+
+    taken_seconds = 2.0  # interval between checks of a job that another process is running
+    listen_seconds = 1.0  # maximum wait for an event before reading requests
 
     def now(self) -> float:
         """Return the time in seconds."""
@@ -99,12 +100,13 @@ class Scheduler:
         policy: RetryPolicy,
         watcher: Watcher,
         read_requests: Callable[[], Sequence[Request]] = tuple,
+        save: Callable[[Job], object] = save_job,
         clock: Clock | None = None,
     ) -> None:
-        """Prepare; `read_requests` is called about once a second."""
+        """Prepare; `read_requests` is called about once a second, and `save` before each try."""
         self._items = {item.id: item for item in items}
         self._executor, self._policy, self._watcher = executor, policy, watcher
-        self._read_requests, self._clock = read_requests, clock or Clock()
+        self._read_requests, self._save, self._clock = read_requests, save, clock or Clock()
         self._waiting = dependents({item.id: item.needs for item in self._items.values()})
         paths = longest_paths(self._items.values())
         # Longest path first; ties follow the study's order.
@@ -162,7 +164,7 @@ class Scheduler:
                 return
             heapq.heappop(self._ready)
             try:
-                save_job(item.make())
+                self._save(item.make())
                 future = self._executor.submit(item.id)
             except OSError as error:  # e.g. a full disk: fail the job, not the study
                 self._fail(item, error)
@@ -181,7 +183,7 @@ class Scheduler:
         """Handle ended jobs; wait briefly if there are none."""
         if not self._running and not self._delayed:
             return
-        seconds = _LISTEN_SECONDS
+        seconds = self._clock.listen_seconds
         if self._delayed:
             seconds = min(max(self._delayed[0][0] - self._clock.now(), 0.01), seconds)
         with suppress(Empty):
@@ -199,7 +201,7 @@ class Scheduler:
         elif isinstance(error, DoneElsewhereError):
             self._finish(item, elsewhere=True)
         elif isinstance(error, LockHeldError):
-            self._delay(item, error, _TAKEN_SECONDS)
+            self._delay(item, error, self._clock.taken_seconds)
         elif isinstance(error, RequeuedError):
             self._tries.pop(item.id, None)  # it made progress: tries count from here
             self._delay(item, error, 0.0)
@@ -240,7 +242,7 @@ class Scheduler:
     def _heed_requests(self) -> bool:
         """Handle requests; return whether to stop."""
         now = self._clock.now()
-        if now - self._looked < _LISTEN_SECONDS:
+        if now - self._looked < self._clock.listen_seconds:
             return False
         self._looked = now
         is_cancelled = False

@@ -6,7 +6,6 @@ import pytest
 
 import trivial_jobs
 from biphasic.errors import ConfigError, DoneElsewhereError, LockHeldError
-from biphasic.execution import scheduler as schedule
 from biphasic.execution.job import (
     JobFailedError,
     Request,
@@ -15,7 +14,7 @@ from biphasic.execution.job import (
     longest_paths,
     with_dependents,
 )
-from biphasic.execution.scheduler import RetryPolicy, Scheduler
+from biphasic.execution.scheduler import Clock, RetryPolicy, Scheduler
 
 
 class FakeExecutor:
@@ -70,20 +69,19 @@ class Notes:
         self.executor.step()
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch):
-    monkeypatch.setattr(schedule, "_LISTEN_SECONDS", 0.0)
-    monkeypatch.setattr(schedule, "_TAKEN_SECONDS", 0.01)
-    monkeypatch.setattr(schedule, "save_job", lambda _job: None)
+class Quick(Clock):
+    taken_seconds = 0.01
+    listen_seconds = 0.0
 
 
 def item(name, needs=None, cost=1.0, **options):
     return trivial_jobs.item(name, needs, label=f"job {name}", cost=cost, **options)
 
 
-def run(items, executor, **options):
-    notes = Notes(executor)
-    options = {"policy": RetryPolicy(tries=3, delay_seconds=0.001), **options}
+def run(items, executor, *, notes=None, **options):
+    notes = notes or Notes(executor)
+    policy = RetryPolicy(tries=3, delay_seconds=0.001)
+    options = {"policy": policy, "save": lambda _: None, "clock": Quick(), **options}
     return Scheduler(items, executor, watcher=notes, **options).run(), notes.lines
 
 
@@ -231,8 +229,7 @@ def test_a_request_retries_failed_jobs(jobs):
             return [Request(kind="retry", jobs=jobs)]
         return []
 
-    policy = RetryPolicy(tries=3, delay_seconds=0.001)
-    outcome = Scheduler(TREE, executor, policy=policy, watcher=notes, read_requests=ask).run()
+    outcome, _ = run(TREE, executor, notes=notes, read_requests=ask)
     assert notes.lines.count("revived trunk") == 1
     assert (outcome.num_executed, outcome.failures, outcome.blocked) == (5, (), ())
 
@@ -244,7 +241,7 @@ def test_all_dependents_of_a_job_are_listed():
     assert with_dependents("leaf", waiting) == []
 
 
-def test_a_job_that_cannot_be_saved_is_retried_and_then_fails(monkeypatch):
+def test_a_job_that_cannot_be_saved_is_retried_and_then_fails():
     """A full disk fails one job, and the study continues."""
     refusals = [OSError(28, "No space left on device"), None, None]
 
@@ -252,13 +249,12 @@ def test_a_job_that_cannot_be_saved_is_retried_and_then_fails(monkeypatch):
         if refusals and (error := refusals.pop(0)):
             raise error
 
-    monkeypatch.setattr(schedule, "save_job", save)
-    outcome, lines = run([item("a"), item("b")], FakeExecutor())
+    outcome, lines = run([item("a"), item("b")], FakeExecutor(), save=save)
     assert (outcome.num_executed, outcome.failures) == (2, ())
     assert lines.count("delayed a") == 1
 
     refusals[:] = [OSError(28, "No space left on device")] * 3
-    outcome, _ = run([item("a")], FakeExecutor())
+    outcome, _ = run([item("a")], FakeExecutor(), save=save)
     [failure] = outcome.failures
     assert (failure.tries, "No space left" in failure.error) == (3, True)
 
