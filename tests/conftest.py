@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -337,6 +338,14 @@ def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     """The command line, within this process."""
     return Cli(monkeypatch, capsys)
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that all clocks show, in seconds; tests let it pass."""
+    shown = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: shown[0])
+    return shown
 
 
 @pytest.fixture

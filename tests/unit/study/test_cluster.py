@@ -139,7 +139,7 @@ def test_an_interchange_that_ends_while_it_is_asked_has_ended(make_engine, monke
     made, parsl = make_engine(poll_facade=poll_facade)
     process = parsl.interchange_proc = Mock(returncode=None)
     process.poll = lambda: process.returncode
-    monkeypatch.setattr(engine.time, "sleep", lambda _: None)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
     assert made.look() == "Parsl's interchange for slots ended with exit code -9"
 
 
@@ -305,7 +305,7 @@ def test_a_second_interrupt_does_not_leave_blocks(tmp_path, engines, monkeypatch
 
     with pytest.raises(KeyboardInterrupt), on_blocks(tmp_path, site=SLURM):  # noqa: PT012
         (engines[0].folder / "running/a.json").touch()
-        monkeypatch.setattr(module.time, "sleep", interrupt)
+        monkeypatch.setattr(time, "sleep", interrupt)
     assert engines[0].asked == ["cancel", "stop"]
 
 
@@ -360,19 +360,18 @@ def test_groups_that_the_site_cannot_hold_are_refused(tmp_path):
         on_blocks(tmp_path, site=site, processes=5)
 
 
-def test_a_silent_queue_is_mentioned_once_a_minute(tmp_path, monkeypatch):
-    said, now = [], [0.0]
+def test_a_silent_queue_is_mentioned_once_a_minute(tmp_path, now):
+    said = []
     executor = on_blocks(tmp_path, said=said)
     silence = [""]
     names = {"queue": lambda _: "batch jobs 7 wait", "silence": lambda _: silence[0]}
     executor._engine = type("E", (), names)()
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     queued = [Block("slots", "0", "7", is_over=False, is_queued=True)]
-    for now[0] in (0.0, 59.0, 61.0, 100.0, 130.0):
+    for now[0] in (100.0, 159.0, 161.0, 200.0, 230.0):
         executor._mention_queue(queued)
     assert said == ["waiting for nodes: batch jobs 7 wait"] * 2
     silence[0] = "squeue: no answer within 60 seconds"
-    for now[0] in (131.0, 195.0):
+    for now[0] in (231.0, 295.0):
         executor._mention_queue([])
     assert said[2:] == ["the scheduler does not answer: squeue: no answer within 60 seconds"]
 

@@ -7,7 +7,6 @@ import pytest
 from rich.console import Console
 
 from biphasic.errors import LockHeldError, StudyError
-from biphasic.execution import job
 from biphasic.execution.display import StudyDisplay, job_bar
 from biphasic.execution.job import Failure, Progress, throttled
 from trivial_jobs import item
@@ -48,9 +47,7 @@ def test_a_terminal_shows_jobs_with_their_progress(tmp_path):
     assert "done by another process: one [red]" in text
 
 
-def test_a_line_has_the_progress_of_all_jobs(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("biphasic.execution.display.time.monotonic", lambda: now[0])
+def test_a_line_has_the_progress_of_all_jobs(now):
     console = Console(file=io.StringIO(), width=100)
     items = [item(f"job {number}") for number in range(8)]
     display = StudyDisplay(console, items, num_slots=6)
@@ -87,8 +84,7 @@ def test_notes_are_lines():
     ]
 
 
-def test_notes_are_never_left_out(monkeypatch):
-    monkeypatch.setattr(job.time, "monotonic", lambda: 100.0)
+def test_notes_are_never_left_out(now):
     sent: list[Progress] = []
     report = throttled(sent.append)
     for step in range(6):

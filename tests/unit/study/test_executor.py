@@ -164,7 +164,7 @@ def test_a_worker_that_is_just_starting_is_asked_to_stop_too(tmp_path, monkeypat
     worker = WorkerProcess(
         tmp_path, module=WORKER, num_threads=1, log_folder=tmp_path, name="w", environment={}
     )
-    monkeypatch.setattr("biphasic.child.subprocess.Popen", start)
+    monkeypatch.setattr("subprocess.Popen", start)
     with ThreadPoolExecutor(2) as threads:
         ready = threads.submit(worker.started)
         assert starting.wait(PATIENCE)

@@ -3,12 +3,12 @@
 import io
 import os
 import signal
+import time
 
 import pytest
 from rich.console import Console
 
 from biphasic.errors import LockHeldError, StoppedError
-from biphasic.execution import executor as here
 from biphasic.execution.executor import run_here
 
 
@@ -34,7 +34,7 @@ def printed(job):
 
 def test_a_job_that_another_process_does_is_waited_for(monkeypatch):
     slept = []
-    monkeypatch.setattr(here.time, "sleep", slept.append)
+    monkeypatch.setattr(time, "sleep", slept.append)
     job = FakeJob(taken, taken, lambda _: None)
     assert printed(job) == "waiting for a job, which host a, process 7 is running\n"
     assert (len(slept), job.outcomes) == (2, [])
@@ -51,7 +51,7 @@ def interrupt_and_wait(should_stop):
 
 @pytest.mark.parametrize("act", [interrupt, interrupt_and_wait])
 def test_nothing_follows_an_interrupt_in_the_last_moment_or_while_waiting(act, monkeypatch):
-    monkeypatch.setattr(here.time, "sleep", lambda _: pytest.fail("waits"))
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("waits"))
     with pytest.raises(StoppedError, match="run again to resume"):
         printed(FakeJob(act))
 

@@ -6,13 +6,6 @@ from biphasic.execution.display import Pace
 from trivial_jobs import item
 
 
-@pytest.fixture
-def now(monkeypatch):
-    clock = [100.0]
-    monkeypatch.setattr("biphasic.execution.display.time.monotonic", lambda: clock[0])
-    return clock
-
-
 def test_nothing_is_estimated_before_the_first_progress(now):
     pace = Pace([item("a"), item("b")], num_slots=2)
     assert pace.seconds_left() is None

@@ -204,7 +204,7 @@ def test_a_store_that_cannot_be_written_is_only_read(tmp_path, make_task, monkey
     previewed(root, tasks=tasks[:1])  # the store has one of them
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
     # Permissions stop nobody who runs tests as root.
-    monkeypatch.setattr("biphasic.study.inputs.tasks.os.access", lambda *_: False)
+    monkeypatch.setattr("os.access", lambda *_: False)
     found = previewed(root, tasks=tasks)
     assert [task.num_examples["train"] for task in found.tasks] == [12, 12]
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before

@@ -115,9 +115,7 @@ def watched(items, folder, *, num_segments=1, num_slots=1):
     return Monitor(items, plan, num_slots=num_slots, console=console), printed
 
 
-def test_the_record_has_the_result_of_each_job(tmp_path, monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr("biphasic.study.run.run.time.monotonic", lambda: now[0])
+def test_the_record_has_the_result_of_each_job(tmp_path, now):
     trunk, branch = item("trunk", cost=10), item("branch", cost=30, needs="trunk")
     other, leaf = item("other", cost=20, slots=2), item("leaf", needs="other")
     items = [trunk, branch, other, leaf]
@@ -163,9 +161,7 @@ def test_the_record_has_the_result_of_each_job(tmp_path, monkeypatch):
     assert "will retry: other: boom" in printed.getvalue()
 
 
-def test_time_in_the_queue_of_a_cluster_does_not_count(tmp_path, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("biphasic.study.run.run.time.monotonic", lambda: now[0])
+def test_time_in_the_queue_of_a_cluster_does_not_count(tmp_path, now):
     monitor, _ = watched([item("a")], tmp_path)
     with monitor:
         monitor.started(item("a"))

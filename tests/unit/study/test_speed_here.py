@@ -1,6 +1,8 @@
 """The speed of this machine, measured by a small model, and what plans say of it."""
 
 import itertools
+import subprocess
+import time
 
 import pytest
 
@@ -14,7 +16,7 @@ from biphasic.model.loading.hub import LocalModel
 from biphasic.model.shape import PRESETS, ModelShape
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.plan.plan import NO_CORPUS, plan_study
-from biphasic.study.sizing import estimate, speed
+from biphasic.study.sizing import speed
 from biphasic.study.sizing.estimate import least_memory, speed_here
 from biphasic.study.sizing.speed import Measured, measure_speed
 from biphasic.study.study import Study
@@ -37,8 +39,8 @@ def test_speed_is_the_flops_of_a_pass_over_its_time(monkeypatch, one_thread, tmp
         return update_flops(shape, rows, **given)
 
     monkeypatch.setattr(ModelShape, "update_flops", spy)
-    monkeypatch.setattr(speed.time, "perf_counter", lambda: next(seconds))
-    monkeypatch.setattr(speed.time, "process_time", lambda: next(own))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(seconds))
+    monkeypatch.setattr(time, "process_time", lambda: next(own))
     products()  # is measured by the same clock
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     measured = measure_speed("bf16")
@@ -64,7 +66,7 @@ def test_another_process_measures(monkeypatch):
         seen.update(settings, command=command)
         return Done
 
-    monkeypatch.setattr(estimate.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     assert speed_here("bf16") == (1.5e10, 2, "")
     assert seen["command"][1:] == ["-m", speed.__name__, "bf16"]
     assert seen["env"]["OMP_NUM_THREADS"] == "1"
@@ -87,7 +89,7 @@ def test_a_failed_measurement_is_one_line(monkeypatch):
     class Failed:
         returncode, stdout, stderr = 1, "", "Traceback\nImportError: no torch\n"
 
-    monkeypatch.setattr(estimate.subprocess, "run", lambda *_, **__: Failed)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: Failed)
     with pytest.raises(StudyError, match=r"\(ImportError: no torch\); give --rate"):
         speed_here("fp32")
 
