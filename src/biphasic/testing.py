@@ -25,7 +25,7 @@ from dataclasses import astuple, replace
 from functools import cache, cached_property
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -36,8 +36,8 @@ from transformers import PreTrainedModel
 from biphasic.config import Config, parse_config
 from biphasic.data.packing import lay_out
 from biphasic.data.rows import Piece, RowBatch
-from biphasic.data.text.source import SourceContext, SourceDocument, TextSource
-from biphasic.data.text.sources import AnySource, source_origin
+from biphasic.data.text.source import TextSource
+from biphasic.data.text.sources import AnySource, read_documents, source_origin
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.distributed import ProcessGroup
 from biphasic.errors import BiphasicError, ConfigError, DataError, StoppedError, reading
@@ -67,6 +67,7 @@ from biphasic.tasks.folder import load_task
 from biphasic.tasks.kinds.kind import Learner, SplitScores, TaskKind, wrong_scores
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import Task
 from biphasic.tasks.source import prepare_task
 from biphasic.training.optimizers.optimizer import OptimizerConfig
 from biphasic.training.optimizers.registry import AnyOptimizer
@@ -90,7 +91,6 @@ _WORDS = (
 )  # fmt: skip
 _SHAPES = {"embedding": (12, 8), "layer.up": (16, 8), "layer.down": (8, 16), "norm": (8,)}
 _MATRICES = ("layer.up", "layer.down")
-_CONTEXT = SourceContext()
 _SECONDS = 120.0
 _POLL_SECONDS = 0.05
 _FAILURE = "the job fails on purpose"
@@ -102,8 +102,13 @@ _PROTOCOL = FinetuneProtocol(
 class Rules:
     """The rules of a base: each public generator method yields what breaks it, in this order."""
 
+    base: ClassVar[type]
+    key: ClassVar[str] = ""  # names a class of the base in settings, which `accepts` types
+    accepts: ClassVar[Any] = None
+
     def __init__(self, settings: Any) -> None:
         self.settings = settings
+        self.folder = Path()  # temporary, while rules are checked
 
     @classmethod
     def names(cls) -> list[str]:
@@ -111,15 +116,18 @@ class Rules:
         methods = [name for name in vars(cls) if not name.startswith("_")]
         return [name for name in methods if inspect.isgeneratorfunction(getattr(cls, name))]
 
-    def check(self, where: str) -> None:
+    def check(self) -> None:
         """Raise a ConfigError that names the first rule that is broken."""
-        for name in self.names():
-            # The class is anybody's code, which may fail in any way.
-            about = f"{where}: rule '{name}'"
-            with reading(about, ConfigError, failure="an error", remedy="correct the class"):
-                problem = next(getattr(self, name)(), None)
-            if problem is not None:
-                raise ConfigError(f"breaks the rule '{name}': {problem}", about=where)
+        named = short_name(self.settings.name if not self.key else getattr(self.settings, self.key))
+        with tempfile.TemporaryDirectory() as folder:
+            self.folder = Path(folder)
+            for rule in self.names():
+                # The class is anybody's code, which may fail in any way.
+                about = f"{named}: rule '{rule}'"
+                with reading(about, ConfigError, failure="an error", remedy="correct the class"):
+                    problem = next(getattr(self, rule)(), None)
+                if problem is not None:
+                    raise ConfigError(f"breaks the rule '{rule}': {problem}", about=named)
 
     def _output(self) -> Any:
         """Return what settings determine, to be compared."""
@@ -129,14 +137,12 @@ class Rules:
         raise NotImplementedError
 
     def _is_impure(self) -> bool:
-        first = self._output()
+        outputs = []
         for seed in (1, 2):
-            random.seed(seed)
-            np.random.seed(seed)
-            torch.manual_seed(seed)
-            if self._output() != first:
-                return True
-        return False
+            for draw in (random.seed, np.random.seed, torch.manual_seed):
+                draw(seed)
+            outputs.append(self._output())
+        return outputs[0] != outputs[1]
 
     def _unhashed(self, names: Iterable[str], differing: str) -> Problems:
         """Yield the settings that change the output and not the identity."""
@@ -151,36 +157,46 @@ class Rules:
                 yield f"{change} gives other {differing}, but the same identity"
 
 
+def _refused_by_training(rule: str) -> Callable[[ObjectiveRules], Problems]:
+    def check(rules: ObjectiveRules) -> Problems:
+        directions = rules.settings.directions
+        for step in range(_STEPS):
+            made = problems(rules.parts(step), _batch(step), small_vocabulary(), directions)
+            yield from (problem for broken, problem in made if broken == rule)
+
+    return check
+
+
 class ObjectiveRules(Rules):
     """An objective in a phase of a few steps, on rows of a small text and by a small model."""
 
-    def rows(self) -> Problems:
-        """The parts have the rows of the batch, in order, with the borders of its sequences."""
-        yield from self._refused_by_training("rows")
+    base, key, accepts = ObjectiveConfig, "objective", AnyObjective
 
-    def positions(self) -> Problems:
-        """Positions are ascending and on tokens; inputs and labels are in the vocabulary."""
-        yield from self._refused_by_training("positions")
+    def __init__(self, settings: ObjectiveConfig) -> None:
+        super().__init__(settings)
+        if settings.reading is not None:
+            about = settings.short_name
+            raise ConfigError("reads pairs; objectives that read a corpus have rules", about=about)
+
+    # What training refuses in every step, too.
+    rows, positions = _refused_by_training("rows"), _refused_by_training("positions")
 
     def specials(self) -> Problems:
         """BOS and EOS are neither hidden nor predicted, unless `predicts_specials` says so."""
         if self.settings.predicts_specials:
             return
-        specials = sorted(small_vocabulary().special_ids)
+        specials, remedy = sorted(small_vocabulary().special_ids), "use batch.texts without them"
         for step in range(_STEPS):
-            first = 0
+            first, rows = 0, _batch(step).packed
             for part in self.parts(step):
                 first %= _ROWS  # rows may be read again, such as in the other direction
-                input_ids = _batch(step).packed.part(first, first + part.rows.num_rows).input_ids
-                first += part.rows.num_rows
-                if np.any(np.isin(part.labels, specials)):
-                    yield "a label is BOS or EOS; use batch.texts, which has neither"
-                if np.any(np.isin(input_ids, specials) & (part.rows.input_ids != input_ids)):
-                    yield "BOS or EOS is replaced in the input; use batch.texts, which has neither"
+                input_ids = rows.part(first, first := first + part.rows.num_rows).input_ids
+                if np.isin(part.labels, specials).any():
+                    yield f"a label is BOS or EOS; {remedy}"
+                if np.isin(input_ids[part.rows.input_ids != input_ids], specials).any():
+                    yield f"BOS or EOS is replaced in the input; {remedy}"
 
-    def directions(self) -> Problems:
-        """`directions` has the causal flag of every part."""
-        yield from self._refused_by_training("directions")
+    directions = _refused_by_training("directions")
 
     def pure(self) -> Problems:
         """The same rows and seed give the same, and the batch stays as it is."""
@@ -252,15 +268,6 @@ class ObjectiveRules(Rules):
         again = type(self.settings).model_validate_json(self.settings.model_dump_json())
         return again.at(step, num_steps=_STEPS)
 
-    def _refused_by_training(self, rule: str) -> Problems:
-        for step in range(_STEPS):
-            causal = self.settings.directions
-            for broken, problem in problems(
-                self.parts(step), _batch(step), small_vocabulary(), causal
-            ):
-                if broken == rule:
-                    yield problem
-
     def _identity(self, mask_seed: int = 1) -> str:
         return canonical_json([self._at(step).identity(mask_seed) for step in range(_STEPS)])
 
@@ -275,6 +282,8 @@ class ObjectiveRules(Rules):
 
 class OptimizerRules(Rules):
     """An optimizer of a few weights, in a run of a few steps."""
+
+    base, key, accepts = OptimizerConfig, "name", AnyOptimizer
 
     def updates(self) -> Problems:
         """Every weight with a gradient is updated, and stays finite."""
@@ -348,27 +357,22 @@ class OptimizerRules(Rules):
 class SourceRules(Rules):
     """A text source, of which the first documents are read."""
 
+    base, key, accepts = TextSource, "source", AnySource
+
     def documents(self) -> Problems:
         """There are documents, each with a text and with an id that no other has."""
-        documents, seen = self._documents(), set[str]()
+        documents, seen = [*islice(read_documents(self.settings), 1000)], set[str]()
         if not documents:
             yield "there is no document"
         for number, document in enumerate(documents):
-            if not isinstance(document, SourceDocument):
-                yield f"document {number} is no SourceDocument"
-            elif not (isinstance(document.id, str) and isinstance(document.text, str)):
-                yield f"document {number}: id and text must be text"
-            elif not document.id or document.id in seen:
+            if not document.id or document.id in seen:
                 yield f"document {number}: its id '{document.id}' is empty or that of another"
-            elif document.split not in (None, "train", "heldout"):
-                yield f"document {number}: its split must be train, heldout or None"
-            else:
-                seen.add(document.id)
+            seen.add(document.id)
 
     def pure(self) -> Problems:
         """Each reading begins at the first document, whatever was read or drawn before."""
         first = self._output()
-        next(self.settings.documents(_CONTEXT))
+        next(read_documents(self.settings))
         if self._output() != first or self._is_impure():
             yield "a second reading gives other documents, or another order"
 
@@ -389,37 +393,36 @@ class SourceRules(Rules):
     def process(self) -> Problems:
         """Another process, with another order of sets, reads the same documents."""
         holder = _SourceHolder(source=self.settings)
-        with tempfile.TemporaryDirectory() as store:
-            keep_files(Path(store), holder)
-            child = subprocess.run(  # noqa: S603 - our own module, no shell
-                [sys.executable, "-c", f"import {__name__} as t; t.print_digest()", store],
-                input=holder.model_dump_json(),
-                env={**os.environ, "PYTHONHASHSEED": "1"},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+        keep_files(self.folder, holder)
+        child = subprocess.run(  # noqa: S603 - our own module, no shell
+            [sys.executable, "-c", f"import {__name__} as t; t.print_digest()", str(self.folder)],
+            input=holder.model_dump_json(),
+            env={**os.environ, "PYTHONHASHSEED": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if child.returncode:
             yield f"another process cannot read it: {child.stderr.strip().rpartition(chr(10))[2]}"
         elif not child.stdout.endswith(self._output()):  # the source may have printed too
             yield "another process reads other documents, or in another order; sort sets and files"
 
-    def _documents(self) -> list[SourceDocument]:
-        return list(islice(self.settings.documents(_CONTEXT), 1000))
-
     def _output(self) -> str:
-        return hashlib.sha256(repr([*map(astuple, self._documents())]).encode()).hexdigest()
+        documents = islice(read_documents(self.settings), 1000)
+        return hashlib.sha256(repr([*map(astuple, documents)]).encode()).hexdigest()
 
     def _identity(self) -> str:
-        return canonical_json(source_origin(self.settings, _CONTEXT))
+        return canonical_json(source_origin(self.settings))
 
 
 class ExecutorRules(Rules):
     """An executor that runs jobs that do nothing, in a store of its own."""
 
-    def __init__(self, settings: ExecutorConfig, store: Path) -> None:
+    base, key, accepts = ExecutorConfig, "executor", AnyExecutor
+
+    def __init__(self, settings: ExecutorConfig) -> None:
         super().__init__(settings)
-        self.store, self.progress = store, dict[str, Progress]()
+        self.progress: dict[str, Progress] = {}
 
     def slots(self) -> Problems:
         """It has slots before it starts and when it has started."""
@@ -436,10 +439,10 @@ class ExecutorRules(Rules):
             for name, future in zip(names, futures, strict=True):
                 if error := _error(future):
                     yield f"a job that does nothing ends with {error}{_last_line(error)}"
-                elif not (self.store / name).is_file():
+                elif not (self.folder / name).is_file():
                     yield "the future of a job has ended, and the job has not run"
         for name in names:
-            if (self.store / name).read_text(encoding="utf-8") != "begun\n":
+            if (self.folder / name).read_text(encoding="utf-8") != "begun\n":
                 yield "a job ran twice"
             if name not in self.progress:
                 yield "the progress of a job did not reach `watch`"
@@ -462,22 +465,23 @@ class ExecutorRules(Rules):
             names = [f"wait-{number}" for number in range(started.num_slots + 1)]
             futures = [started.submit(name) for name in names]
             end = time.monotonic() + _SECONDS
-            while not (begun := [name for name in names if (self.store / name).is_file()]):
+            while not (begun := [name for name in names if (self.folder / name).is_file()]):
                 if time.monotonic() > end:
                     yield f"no job has begun within {_SECONDS:.0f} seconds"
                     return
                 time.sleep(_POLL_SECONDS)
-        if not all((self.store / f"{name}-stopped").is_file() for name in begun):
+        if not all((self.folder / f"{name}-stopped").is_file() for name in begun):
             yield "a running job was not asked to stop, so it could not save its progress"
         for future in futures:
             if not future.cancelled() and not isinstance(error := _error(future), BiphasicError):
                 yield f"a job that was stopped ended with {error or 'no error'}"
 
     def _started(self) -> AbstractContextManager[Any]:
+        self.settings.check(self.folder, processes=1)
         return self.settings.start(
             Work(
-                self.store,
-                self.store / "study",
+                self.folder,
+                self.folder / "study",
                 load_job=load_trial,
                 worker=__name__,
                 processes=1,
@@ -490,15 +494,15 @@ class ExecutorRules(Rules):
 class KindRules(Rules):
     """A kind of task, on a task of that kind in a folder and by a small model of its tokens."""
 
-    def __init__(self, folder: Path, work: Path) -> None:
-        self.folder, self.work = folder, work
-        self.task = load_task(folder)
-        self.kind = KINDS[self.task.info.kind]
-        super().__init__(self.kind)
+    base = TaskKind
+
+    def __init__(self, kind: str, data: Path) -> None:
+        super().__init__(KINDS[kind])
+        self.kind, self.described = KINDS[kind], {"kind": kind, "folder": str(data.resolve())}
 
     def parse(self) -> Problems:
         """Reading the files again gives the same task; every example has an input."""
-        if load_task(self.folder) != self.task:
+        if self._read() != self.task:
             yield "a second reading gives other examples"
         for split in self.kind.splits(trained_on=None):
             if len([*self.kind.examples.inputs(self.task, split)]) < self.task.num_examples(split):
@@ -551,22 +555,30 @@ class KindRules(Rules):
                 yield f"smaller batches give other scores of {split}"
 
     @cached_property
+    def task(self) -> Task:
+        """The task of the data."""
+        return self._read()
+
+    def _read(self) -> Task:
+        write_json(file := self.folder / "task.yaml", self.described)
+        return load_task(prepare_task(str(file), store=self.folder, say=lambda _: None))
+
+    @cached_property
     def _encoder(self) -> Encoder:
         """A model with random weights and the tokens of the task."""
         parts = self.kind.examples.inputs(self.task, "test")
         texts = [part if isinstance(part, str) else " ".join(part) for part in parts]
         tokenizer = train_tokenizer(texts, vocab_size=400)
-        model = _new_model(tokenizer, _PROTOCOL.max_seqlen)
-        self.work.mkdir()
-        write_json(self.work / "config.json", model.config.to_dict())
-        weights = dict(model.named_parameters())
-        save_tensors(weights, self.work / "model.safetensors", {"format": "pt"})
-        tokenizer.save_with_model(self.work)
-        return Encoder(self.kind.learner.load(self.work, _PROTOCOL).eval(), tokenizer.pad_id)
+        model, folder = _new_model(tokenizer, _PROTOCOL.max_seqlen), self.folder / "model"
+        folder.mkdir()
+        write_json(folder / "config.json", model.config.to_dict())
+        save_tensors(dict(model.named_parameters()), folder / "model.safetensors")
+        tokenizer.save_with_model(folder)
+        return Encoder(self.kind.learner.load(folder, _PROTOCOL).eval(), tokenizer.pad_id)
 
     def _encoded(self) -> Learner:
-        tokenizer = TextTokenizer.load(self._encoder and self.work)
-        return self.kind.learner(load_task(self.folder), tokenizer, protocol=_PROTOCOL)
+        tokenizer = TextTokenizer.load(self._encoder and self.folder / "model")
+        return self.kind.learner(self._read(), tokenizer, protocol=_PROTOCOL)
 
     def _head(self, task: Learner) -> nn.Module:
         width, generator = self._encoder.model.config.hidden_size, torch.Generator().manual_seed(0)
@@ -601,54 +613,32 @@ def check_objective(settings: ObjectiveConfig) -> None:
         >>> from biphasic.objectives.masking import Mlm
         >>> check_objective(Mlm(objective="mlm"))
     """
-    if settings.reading is not None:
-        about = settings.short_name
-        raise ConfigError("reads pairs; objectives that read a corpus have rules", about=about)
-    ObjectiveRules(settings).check(settings.short_name)
+    ObjectiveRules(settings).check()
 
 
 def check_optimizer(settings: OptimizerConfig) -> None:
     """Check that an optimizer keeps all rules; a ConfigError names one that it breaks."""
-    OptimizerRules(settings).check(settings.short_name)
+    OptimizerRules(settings).check()
 
 
 def check_source(settings: TextSource) -> None:
     """Check that a text source keeps all rules; a ConfigError names one that it breaks."""
-    SourceRules(settings).check(settings.short_name)
+    SourceRules(settings).check()
 
 
 def check_executor(settings: ExecutorConfig) -> None:
     """Check that an executor keeps all rules; a ConfigError names one that it breaks."""
-    with tempfile.TemporaryDirectory() as store:
-        settings.check(Path(store), processes=1)
-        ExecutorRules(settings, Path(store)).check(short_name(settings.executor))
+    ExecutorRules(settings).check()
 
 
 def check_kind(kind: str, data: Path) -> None:
-    """Check that a kind of task keeps all rules, on data as people have them.
-
-    Args:
-        kind: Its name in task files.
-        data: Folder with the files of a small task.
+    """Check that a kind of task keeps all rules, on a folder with the files of a small task.
 
     Raises:
         ConfigError: It breaks a rule, which the message names.
         DataError: The data are no task of this kind.
     """
-    with tempfile.TemporaryDirectory() as name:
-        work = Path(name)
-        write_json(work / "task.yaml", {"kind": kind, "folder": str(data.resolve())})
-        folder = prepare_task(str(work / "task.yaml"), store=work / "store", say=lambda _: None)
-        KindRules(folder, work / "model").check(kind.partition("@")[0])
-
-
-# How plugins of a group are named in settings: base, key, type of the settings, and their check.
-_GROUPS: Mapping[Group, tuple[type, str, Any, Callable[[Any], None]]] = {
-    "objectives": (ObjectiveConfig, "objective", AnyObjective, check_objective),
-    "optimizers": (OptimizerConfig, "name", AnyOptimizer, check_optimizer),
-    "executors": (ExecutorConfig, "executor", AnyExecutor, check_executor),
-    "sources": (TextSource, "source", AnySource, check_source),
-}
+    KindRules(kind, data).check()
 
 
 def check_named(named: str, settings: Mapping[str, Any], task: Path | None = None) -> Iterator[str]:
@@ -657,41 +647,38 @@ def check_named(named: str, settings: Mapping[str, Any], task: Path | None = Non
     Raises:
         ConfigError: One of them breaks a rule, which the message names, or there is none.
     """
-    bases: dict[Group, type] = {"task_kinds": TaskKind}
-    if task is None:
-        bases = {group: base for group, (base, *_) in _GROUPS.items()}
-    references = list(_references(named, bases))
+    groups: list[Group] = [group for group in RULES if (not RULES[group].key) == bool(task)]
+    references = [*_references(named, groups)]
     if not references:
-        names = " or ".join(base.__name__ for base in bases.values())
-        hint = "; a kind of task is checked with --task FOLDER" if task is None else ""
+        names = " or ".join(RULES[group].base.__name__ for group in groups)
+        hint = "" if task else "; a kind of task is checked with --task FOLDER"
         raise ConfigError(f"{named}: no class of the base {names}{hint}")
     for group, reference in references:
-        if task is not None:
-            plugin = find_plugin("task_kinds", reference, TaskKind, ours=tuple(KINDS))
+        if task:
+            plugin = find_plugin(group, reference, TaskKind, ours=tuple(KINDS))
             check_kind(plugin.reference, task)
         else:
-            _, key, accepted, check = _GROUPS[group]
-            raw = {"settings": {key: reference, **settings}}
-            holder = create_model("Holder", __base__=Config, settings=(accepted, ...))
-            checked = parse_config(holder, raw, where=named).settings  # type: ignore[attr-defined]
+            rules = RULES[group]
+            raw = {"settings": {rules.key: reference, **settings}}
+            holder: Any = create_model("Holder", __base__=Config, settings=(rules.accepts, ...))
+            checked = parse_config(holder, raw, where=named).settings
             plugin = checked.plugin
             if plugin is None:
                 raise ConfigError(f"{named}: is one of ours, which is used instead; rename yours")
-            check(checked)
+            rules(checked).check()
         yield f"{shown(plugin.reference)}: keeps all {len(RULES[group].names())} rules of {group}"
 
 
-def _references(named: str, bases: Mapping[Group, type]) -> Iterator[tuple[Group, str]]:
+def _references(named: str, groups: Iterable[Group]) -> Iterator[tuple[Group, str]]:
     """Yield what a name means: classes of a file, or an installed plugin."""
-    file, colon, name = named.rpartition(":")
-    for group, base in bases.items():
+    file, colon, name = named.rpartition(":") if ".py:" in named else (named, "", "")
+    for group in groups:
         if named in installed_names(group):
             yield group, named
         elif ".py" in named:
-            path = file if colon else named
-            for kind in classes_of(path, base):
+            for kind in classes_of(file, RULES[group].base):
                 if not colon or kind == name:
-                    yield group, f"{path}:{kind}"
+                    yield group, f"{file}:{kind}"
 
 
 def load_trial(store: Path, identity: str) -> TrialJob:
