@@ -1,4 +1,4 @@
-"""Model cards, by `card.md.j2`: every number comes from records or from the files."""
+"""Facts of model cards, whose words are in `card.md.j2`: from records or from the files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import PretrainedConfig
@@ -19,11 +19,12 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
 )
 
-from biphasic.amounts import amount, count, points, rate, scientific
+from biphasic.amounts import amount, points
 from biphasic.analysis.estimate import Estimate, best_per_seed, estimate, grid
 from biphasic.analysis.statistics.doubts import baseline_sentences
 from biphasic.analysis.tables.markup import markdown_text
-from biphasic.analysis.text import flat, listing, objective_name, score_cell
+from biphasic.analysis.text import flat
+from biphasic.analysis.words import environment
 from biphasic.data.corpus import TEXTS, plugins_of, sources_of
 from biphasic.data.pairs import DETAILS, Pairs, count_cut
 from biphasic.data.tokens.tokenizer import TextTokenizer
@@ -34,7 +35,7 @@ from biphasic.export.output import FILL_IN
 from biphasic.facts import NATS, KindFacts
 from biphasic.files import digest, is_file, read_json, read_json_object, write_text
 from biphasic.model.loading.configurations import is_open
-from biphasic.records import LedgerEntry, ResultRecord, StateRecord, objectives_of, phase_of
+from biphasic.records import ResultRecord, StateRecord, objectives_of, phase_of
 from biphasic.store import CARD, RESULT, Store, is_complete
 from biphasic.tasks.embedding import TrainedVectors
 from biphasic.tasks.kinds.kind import Facts
@@ -91,19 +92,13 @@ def write_export_card(folder: Path, export: Export) -> None:
     has_pooling = export.format == "sentence-transformers"
     # A model that was trained to read from left to right gives other vectors in both directions.
     as_trained = TrainedVectors.of(source.state)
-    facts: dict[str, Any] = {"state": source.state, "base_model": source.name}
-    scores = []
+    facts: dict[str, Any] = {"base_model": source.name, "scores": ()}
     if source.state is not None:
-        store = source.folder.resolve().parent.parent
-        of_state, left_out = scores_of_state(store / RESULT.place, source.state.identity)
-        scores = [_mean_score(score) for score in of_state]
-        trained = _training_facts(source.state, of_state, store=store, tokenizer=source.tokenizer)
-        is_tuned = any(score.results[0].facts.is_trained for score in of_state)
-        facts |= {**trained, "left_out": left_out, "is_tuned": is_tuned}
+        facts = _training_facts(source.state, source)
     _write_card(
         folder,
         name=export.name,
-        scores=scores,
+        results=[_mean_score(score) for score in facts["scores"]],
         metadata={
             "library_name": "sentence-transformers" if has_pooling else "transformers",
             "pipeline_tag": "fill-mask" if export.fills_masks and is_hf else "feature-extraction",
@@ -115,13 +110,11 @@ def write_export_card(folder: Path, export: Export) -> None:
             ],
         },
         export=export,
+        state=source.state,
         vectors=as_trained if as_trained.causal == export.vectors.causal else export.vectors,
-        dimensions=_dimensions(export),
         auto_classes=_auto_classes(export),
         # Old releases run these models causally without a warning.
         has_direction=export.format != "onnx" and is_open(export.config),
-        special_tokens=source.tokenizer.special_tokens,
-        differences=listing([f"{k} {v:.0e}" for k, v in export.reloaded.differences.items()]),
         tolerance=TOLERANCE,
         **facts,
     )
@@ -129,7 +122,7 @@ def write_export_card(folder: Path, export: Export) -> None:
 
 def _mean_score(score: TaskScore) -> EvalResult:
     """Return the mean on test for the hub, with a note on what it averages."""
-    seeds, result = score.estimate.num_seeds, score.results[0]
+    seeds, result = score.estimate.num_seeds, score.first
     is_mean = result.facts.is_trained and seeds > 1
     return _eval_result(
         kind=result.kind,
@@ -141,21 +134,6 @@ def _mean_score(score: TaskScore) -> EvalResult:
         split="test",
         note=(f" after fine-tuning on {result.trained_on}" if result.trained_on else "")
         + (f", mean over {seeds} seeds" if is_mean else ""),
-    )
-
-
-def _dimensions(export: Export) -> str:
-    words = {
-        "num_hidden_layers": "layers",
-        "hidden_size": "wide",
-        "vocab_size": "tokens in the vocabulary",
-    }
-    sizes = {name: getattr(export.config, name, None) for name in words}
-    return listing(
-        [
-            f"{amount(export.written.num_parameters)} parameters ({export.dtype})",
-            *(f"{size:,} {words[name]}" for name, size in sizes.items() if size is not None),
-        ]
     )
 
 
@@ -186,7 +164,7 @@ def write_fitted_card(folder: Path, record: HeadRecord, *, name: str, difference
     _write_card(
         folder,
         name=name,
-        scores=[
+        results=[
             _eval_result(
                 kind=kind.name,
                 facts=kind.facts,
@@ -223,7 +201,6 @@ def write_fitted_card(folder: Path, record: HeadRecord, *, name: str, difference
             for name in metrics
         ],
         baselines="; ".join(baselines),
-        learning_rate=rate(record.learning_rate),
         difference=difference,
         # Old releases run these models causally without a warning.
         has_direction=read_json(folder / "config.json").get("is_causal") is False,
@@ -234,7 +211,7 @@ def _write_card(
     folder: Path,
     *,
     name: str,
-    scores: Sequence[EvalResult],
+    results: Sequence[EvalResult],
     base_model: str | None,
     metadata: Mapping[str, Any],
     **facts: Any,
@@ -242,13 +219,21 @@ def _write_card(
     """Fill the template with `facts` and write `README.md`."""
     data = ModelCardData(
         base_model=base_model if base_model and _HUB_ID.fullmatch(base_model) else None,
-        model_name=flat(name) if scores else None,
-        eval_results=[*scores] or None,
+        model_name=flat(name) if results else None,
+        eval_results=[*results] or None,
         **metadata,
     )
-    card = ModelCard.from_template(
-        data, template_path=str(_TEMPLATE), name=name, **_WRITERS, **facts
-    )
+    words = environment().overlay(trim_blocks=False, lstrip_blocks=False)
+    words.filters["settings"] = _settings
+    writers = {
+        "text": markdown_text,
+        "code": code,
+        "string": repr,
+        "shell": lambda word: shlex.quote(flat(word)),
+        "row": lambda *cells: f"| {' | '.join(markdown_text(str(cell)) for cell in cells)} |",
+    }
+    template = words.from_string(_TEMPLATE.read_text("utf-8"), globals=writers)
+    card = ModelCard(template.render(card_data=data.to_yaml(), name=name, **facts))
     card.text = re.sub(r"\n{3,}", "\n\n", card.text).rstrip() + "\n"
     # YAML libraries write no comments; the owner fills in these fields.
     blank = f"language:  {FILL_IN}, e.g. en\nlicense:  {FILL_IN}, e.g. apache-2.0"
@@ -288,80 +273,36 @@ def code(text: str) -> str:
     return f"{fence} {text} {fence}" if "`" in text else f"`{text}`"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int) -> str:
-    """Return a Markdown table whose last `numbers` columns hold numbers."""
-    rules = ["---"] * (len(header) - numbers) + ["---:"] * numbers
-    texts = [[markdown_text(cell) for cell in row] for row in (header, *rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (texts[0], rules, *texts[1:]))
-
-
-_WRITERS = {
-    "text": markdown_text,
-    "code": code,
-    "string": repr,
-    "shell": lambda word: shlex.quote(flat(word)),
-    "table": table,
-}
-
-
 _CORPUS = "corpus.json"
-# Shown elsewhere in the table, or irrelevant to readers.
-_PHASE_COLUMNS = {"objective", "steps", "corpus", "pairs"}
-_SETTINGS = {
-    "precision": "compute precision",
-    "max_seqlen": "maximum tokens per row",
-    "rows_per_step": "rows per step",
-    "rows": "rows",
-}
-_GROUPS = {"learning_rate": "learning rate", "optimizer": "optimizer", "seeds": "seeds"}
 
 
-def _training_facts(
-    state: StateRecord, scores: Sequence[TaskScore], *, store: Path, tokenizer: TextTokenizer
-) -> dict[str, Any]:
+def _training_facts(state: StateRecord, source: Source) -> dict[str, Any]:
     """Return the template variables for training, text, losses and scores."""
-    recipe = state.recipe
-    ledger = {entry.phase: entry for entry in state.ledger}
-    phases = [_phase_row(entry, phase_of(recipe, entry.phase)) for entry in ledger.values()]
-    if len(phases) > 1:
-        totals = [
-            amount(sum(getattr(entry, name) for entry in ledger.values()))
-            for name in ("documents", "tokens", "supervised_tokens")
-        ]
-        steps = sum(entry.steps for entry in ledger.values())
-        flops = scientific(sum(entry.flops for entry in ledger.values()))
-        phases.append(("all", "", "", f"{steps:,}", *totals, flops))
+    store, recipe = source.folder.resolve().parent.parent, state.recipe
+    scores, left_out = scores_of_state(store / RESULT.place, state.identity)
+    ledger = {entry.phase: (entry, phase_of(recipe, entry.phase)) for entry in state.ledger}
     base = base_model(recipe)
     libraries = state.environment.get("libraries")
     is_known = isinstance(libraries, dict)
     corpora = corpora_of(state, store=store)
-    sources = [text for corpus in corpora for text in corpus.get("plugins", ())]
     versions = {"biphasic": state.environment.get("biphasic"), **libraries} if is_known else {}
     return {
         "base_model": recipe["model"]["pretrained"] if base else None,
         "base": base,
-        "revision": str(recipe["model"].get("revision") or "") if base else "",
-        "phases": phases,
-        "settings": _shared_settings(recipe),
+        "ledger": [*ledger.values()],
         "corpora": corpora,
-        "cut": [*_cut_texts(state, tokenizer)],
-        "count": count,
-        "amount": amount,
-        "reads_pairs": any("pairs" in phase_of(recipe, number) for number in ledger),
-        "heldout": [
-            (objective_name(n), f"{loss:.3f} {_unit(state, n)}".rstrip())
-            for n, loss in sorted(state.heldout.items())
+        "cut": [*_cut_texts(state, source.tokenizer)],
+        "units": {objective: state.loss_unit(objective) for objective in sorted(state.heldout)},
+        "nats": NATS,
+        "scores": scores,
+        "left_out": left_out,
+        "is_tuned": any(score.first.facts.is_trained for score in scores),
+        "versions": [f"{name} {version}" for name, version in versions.items() if version],
+        "plugins": [
+            *(text for corpus in corpora for text in corpus.get("plugins", ())),
+            *(text for texts in state.plugins.values() for text in texts),
         ],
-        "has_other_units": any(_unit(state, objective) for objective in state.heldout),
-        "score_rows": [_score_row(score) for score in scores],
-        "software": listing([f"{name} {version}" for name, version in versions.items() if version]),
-        "plugins": [*sources, *(text for texts in state.plugins.values() for text in texts)],
     }
-
-
-def _unit(state: StateRecord, objective: str) -> str:
-    unit = state.loss_unit(objective)
-    return "" if unit == NATS else unit or "in a unit that its plugin does not name"
 
 
 def base_model(recipe: Mapping[str, Any]) -> str | None:
@@ -373,30 +314,13 @@ def base_model(recipe: Mapping[str, Any]) -> str | None:
     return Path(name).name if Path(name).is_absolute() else name
 
 
-def _phase_row(entry: LedgerEntry, phase: Mapping[str, Any]) -> tuple[str, ...]:
-    settings = {key: value for key, value in phase.items() if key not in _PHASE_COLUMNS}
-    planned = phase.get("steps")
-    # A state in the middle of a phase has completed only part of it.
-    steps = f"{entry.steps:,}" + (f" of {planned:,}" if planned not in {None, entry.steps} else "")
-    return (
-        str(entry.phase + 1),
-        objective_name(entry.objective),
-        _settings(settings) or "–",
-        steps,
-        amount(entry.documents),
-        amount(entry.tokens),
-        amount(entry.supervised_tokens),
-        scientific(entry.flops),
-    )
-
-
-def _settings(values: Mapping[str, Any]) -> str:
+def _settings(values: Mapping[str, Any], omit: Sequence[str] = ()) -> str:
     """Return settings that have an effect; omit null, empty and inherited ones."""
     silent = ({}, [], (), None, "", "keep")
     return ", ".join(
         f"{key} {_value(value)}"
         for key, value in values.items()
-        if value not in silent and (key, value) != ("learning_rate_scale", 1)
+        if key not in omit and value not in silent and (key, value) != ("learning_rate_scale", 1)
     )
 
 
@@ -406,29 +330,6 @@ def _value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return " ".join(map(_value, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _shared_settings(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the settings shared by all phases, as words and value."""
-    plain = [(words, str(recipe[name])) for name, words in _SETTINGS.items() if name in recipe]
-    groups = [
-        (words, _settings(recipe[name]))
-        for name, words in _GROUPS.items()
-        if isinstance(recipe.get(name), Mapping)
-    ]
-    return plain + groups
-
-
-def _score_row(score: TaskScore) -> tuple[str, ...]:
-    results, first = score.results, score.results[0]
-    task = first.task if first.trained_on is None else f"{first.task} (after {first.trained_on})"
-    title = first.facts.metric(first.metric).title
-    if not first.facts.is_trained:
-        return task, title, "–", "none (zero-shot)", score_cell(score.estimate)
-    rates = listing([rate(value) for value in sorted({result.learning_rate for result in results})])
-    if num_diverged := sum(result.status == "diverged" for result in results):
-        rates += f"; {num_diverged} diverged"
-    return task, title, str(score.estimate.num_seeds), rates, score_cell(score.estimate)
 
 
 def corpora_of(state: StateRecord, *, store: Path) -> list[dict[str, Any]]:
@@ -484,8 +385,7 @@ def _corpus(path: Path) -> dict[str, Any] | None:
                 (
                     # Cards are public, so local paths are omitted.
                     Path(name).name if Path(name).is_absolute() else name,
-                    listing([f"{name} ({n:,})" for name, n in counts["licenses"].items()])
-                    or "to fill in",
+                    [f"{name} ({n:,})" for name, n in counts["licenses"].items()],
                     f"{counts['documents']:,}",
                     amount(counts["tokens"]),
                 )
@@ -497,6 +397,9 @@ def _corpus(path: Path) -> dict[str, Any] | None:
         return None
 
 
+Omission = Literal["tasks", "protocols", "diverged", "damaged"]
+
+
 @dataclass(frozen=True)
 class TaskScore:
     """Score of a state on one task."""
@@ -504,20 +407,30 @@ class TaskScore:
     estimate: Estimate  # mean over seeds with its 95 % interval
     results: list[ResultRecord]  # all fine-tunings, under one protocol
 
+    @property
+    def first(self) -> ResultRecord:
+        """A fine-tuning, with what all have in common."""
+        return self.results[0]
+
+    @property
+    def rates(self) -> list[float]:
+        """The learning rates that were tried."""
+        return sorted({result.learning_rate for result in self.results})
+
 
 def scores_of_state(
     finetunes: Path, identity: str
-) -> tuple[tuple[TaskScore, ...], tuple[str, ...]]:
+) -> tuple[list[TaskScore], list[tuple[str, Omission]]]:
     """Summarize the fine-tunings of a state in a store, with standard intervals.
 
     A task fine-tuned on several sets of examples, or under several protocols, is omitted. Old
     records do not name theirs; then it has several results for one rate and seed.
 
     Returns:
-        The scores, and what was omitted, one sentence each.
+        The scores, and the names of tasks or fine-tunings that were omitted, with the reasons.
     """
     groups: dict[tuple[str, str | None], list[ResultRecord]] = defaultdict(list)
-    left_out: list[str] = []
+    left_out: list[tuple[str, Omission]] = []
     for result in _results(finetunes, identity, left_out):
         groups[result.task, result.trained_on].append(result)
     scores = []
@@ -526,21 +439,23 @@ def scores_of_state(
         settings = {digest(result.protocol) for result in results if result.protocol}
         metrics = {result.metric for result in results}
         if len({result.examples_sha256 for result in results} - {None}) > 1:
-            left_out.append(f"{task}: several tasks have this name; see the reports")
+            left_out.append((task, "tasks"))
             continue
         if len(keys) < len(results) or len(settings) > 1 or len(metrics) > 1:
-            left_out.append(f"{task}: fine-tuned under several protocols; see the reports")
+            left_out.append((task, "protocols"))
             continue
         selected = best_per_seed(grid(results, metric=results[0].metric))
         score = estimate([run.test for run in selected], convention="standard")
         if score is None:
-            left_out.append(f"{task}: every fine-tuning diverged")
+            left_out.append((task, "diverged"))
         else:
             scores.append(TaskScore(score, results))
-    return tuple(scores), tuple(left_out)
+    return scores, left_out
 
 
-def _results(folder: Path, identity: str, left_out: list[str]) -> Iterator[ResultRecord]:
+def _results(
+    folder: Path, identity: str, left_out: list[tuple[str, Omission]]
+) -> Iterator[ResultRecord]:
     for path in sorted(folder.glob("*/result.json")):
         try:
             raw = read_json(path)
@@ -549,4 +464,4 @@ def _results(folder: Path, identity: str, left_out: list[str]) -> Iterator[Resul
             RESULT.open(path.parent, remedy="run the fine-tuning again").verify()
             yield Store(folder.parent).result(path.parent.name)
         except (CheckpointError, DataError):
-            left_out.append(f"fine-tuning {path.parent.name[:12]}: its record is damaged")
+            left_out.append((path.parent.name[:12], "damaged"))
