@@ -367,6 +367,8 @@ class ResultRecord(KindRecord):
     examples_sha256: Annotated[str | None, _UNLESS_NONE] = None
     num_truncated: dict[str, NonNegativeInt] = {}  # Number of truncated inputs, by split.
     probe: ProbeRecord | None = None  # None unless a linear model was fitted.
+    # Name of a floor or reference; of random vectors also their width and tokenizer.
+    baseline: Annotated[dict[str, str | int], _UNLESS_EMPTY] = {}
     seconds: float
     sealed: Annotated[str | None, _UNLESS_NONE] = None  # Date and time; None in old results.
     device: str | None = None

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
@@ -35,6 +36,7 @@ from biphasic.export.output import FILL_IN
 from biphasic.facts import NATS, KindFacts
 from biphasic.files import digest, is_file, read_json, read_json_object, write_text
 from biphasic.model.loading.configurations import is_open
+from biphasic.model.loading.reading import read_config
 from biphasic.records import ResultRecord, StateRecord, objectives_of, phase_of
 from biphasic.store import CARD, RESULT, Store, is_complete
 from biphasic.tasks.embedding import TrainedVectors
@@ -279,7 +281,7 @@ _CORPUS = "corpus.json"
 def _training_facts(state: StateRecord, source: Source) -> dict[str, Any]:
     """Return the template variables for training, text, losses and scores."""
     store, recipe = source.folder.resolve().parent.parent, state.recipe
-    scores, left_out = scores_of_state(store / RESULT.place, state.identity)
+    scores, left_out = scores_of_state(store / RESULT.place, state, read_config(source.folder))
     ledger = {entry.phase: (entry, phase_of(recipe, entry.phase)) for entry in state.ledger}
     base = base_model(recipe)
     libraries = state.environment.get("libraries")
@@ -406,6 +408,7 @@ class TaskScore:
 
     estimate: Estimate  # mean over seeds with its 95 % interval
     results: list[ResultRecord]  # all fine-tunings, under one protocol
+    baselines: str  # scores of floors and references; empty if the store has none
 
     @property
     def first(self) -> ResultRecord:
@@ -419,7 +422,7 @@ class TaskScore:
 
 
 def scores_of_state(
-    finetunes: Path, identity: str
+    finetunes: Path, state: StateRecord, config: PretrainedConfig
 ) -> tuple[list[TaskScore], list[tuple[str, Omission]]]:
     """Summarize the fine-tunings of a state in a store, with standard intervals.
 
@@ -431,8 +434,17 @@ def scores_of_state(
     """
     groups: dict[tuple[str, str | None], list[ResultRecord]] = defaultdict(list)
     left_out: list[tuple[str, Omission]] = []
-    for result in _results(finetunes, identity, left_out):
-        groups[result.task, result.trained_on].append(result)
+    known: dict[str | None, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    # Random vectors have the tokenizer of the state's study, or of the state that was evaluated.
+    tokenizers = (state.ground.get("tokenizer_sha256"), state.identity)
+    for result in _results(finetunes, state.identity, left_out):
+        if not (of := result.baseline):
+            groups[result.task, result.trained_on].append(result)
+            continue
+        is_own = of.get("tokenizer") in tokenizers and of.get("width") == config.hidden_size
+        share = result.score("test", result.metric)
+        if share is not None and (is_own or "width" not in of):
+            known[result.examples_sha256][str(of["name"])].append(100 * share)
     scores = []
     for (task, _), results in sorted(groups.items(), key=lambda item: str(item[0])):
         keys = {(result.learning_rate, result.seed) for result in results}
@@ -449,17 +461,24 @@ def scores_of_state(
         if score is None:
             left_out.append((task, "diverged"))
         else:
-            scores.append(TaskScore(score, results))
+            floors = sorted(known[results[0].examples_sha256].items())
+            means = {name: fmean(of) for name, of in floors}
+            half = score.in_points.half_width or 0.0
+            sentences = baseline_sentences(means, score.in_points.mean, half_width=half)
+            scores.append(TaskScore(score, results, "; ".join(sentences)))
     return scores, left_out
 
 
 def _results(
     folder: Path, identity: str, left_out: list[tuple[str, Omission]]
 ) -> Iterator[ResultRecord]:
+    """Yield the fine-tunings of a state, and the floors and references of all tasks."""
     for path in sorted(folder.glob("*/result.json")):
         try:
             raw = read_json(path)
-            if not isinstance(raw, dict) or raw.get("state") != identity:
+            if not isinstance(raw, dict) or not (
+                raw.get("state") == identity or raw.get("baseline")
+            ):
                 continue
             RESULT.open(path.parent, remedy="run the fine-tuning again").verify()
             yield Store(folder.parent).result(path.parent.name)

@@ -274,6 +274,29 @@ class TestScores:
                    for task in ("news", "reviews")]  # fmt: skip
         assert "\n\nOmitted:\n\n" + "".join(omitted) in card_of(state)
 
+    def test_floors_and_references_stand_below_the_table(self, state, add_result, card_of):
+        add_result("reviews", 1e-3, 0, 0.8, 0.7, examples_sha256="a")
+        floors: list[tuple[str, float, dict[str, Any]]] = [
+            ("a", 0.70, {"name": "floor:majority"}),
+            ("a", 0.80, {"name": "reference:bag-of-words"}),
+            ("b", 0.99, {"name": "floor:majority"}),  # of other examples
+        ]
+        shape = {"width": 64, "tokenizer": IDENTITY}
+        for draw, share in ((0, 0.25), (1, 0.35)):
+            floors.append(("a", share, {"name": "floor:random-vectors", **shape, "draw": draw}))
+        others = ({**shape, "width": 96}, {**shape, "tokenizer": "of another encoder"})
+        floors += [("a", 0.99, {"name": "floor:random-vectors", **other}) for other in others]
+        for examples, share, baseline in floors:
+            more = {"state": "", "examples_sha256": examples, "baseline": baseline}
+            add_result("reviews", 0.0, 0, share, share, **more)
+        card = card_of(state)
+        assert rows(card, "reviews") == [["reviews", "accuracy", "1", "1e-3", "70.00"]]
+        assert (
+            "- reviews, for comparison: floors: majority 70.00, random vectors 30.00; "
+            "references: bag of words 80.00; not clearly above floor: majority: the model may have "
+            "learned nothing.\n\nAn encoder that learned nothing reaches the floors"
+        ) in card
+
     def test_tasks_of_one_name_are_not_mixed(self, state, add_result, card_of):
         add_result("reviews", 1e-3, 0, 0.8, 0.7, examples_sha256="a")
         add_result("reviews", 1e-4, 0, 0.9, 0.8, examples_sha256="b")

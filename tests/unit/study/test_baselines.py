@@ -36,6 +36,10 @@ def test_floors_and_references_have_results_like_fine_tunings(locate, prepared, 
     assert len(found) == 2
     assert (floor.test["accuracy"], reference.test["accuracy"]) == (0.5, 1.0)
     assert (floor.task, floor.status) == ("pydocs-sc", "finished")
+    assert (floor.baseline, reference.baseline) == (
+        {"name": "floor:majority"},
+        {"name": "reference:bag-of-words"},
+    )
     assert {one.id for one in found.values()} == {*plan.result_ids()} - {*plan.run_ids()}
 
 

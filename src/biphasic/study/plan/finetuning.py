@@ -328,11 +328,15 @@ class PlannedBaseline:
             "protocol": self.task.protocol.scoring_determinants(is_zero_shot=False),
             "seed": self.seed,
         }
-        if self.vectors:
-            identity |= {"width": self.vectors.width, "tokenizer": self.vectors.tokenizer}
+        identity |= self._vectors
         if self.baseline in TRAINED:
             identity |= {"train_examples": drawn, "trained_on": trainer and trainer.info.sha256}
         return digest(identity)
+
+    @property
+    def _vectors(self) -> dict[str, str | int]:
+        one = self.vectors
+        return {"width": one.width, "tokenizer": one.tokenizer} if one else {}
 
     def compute(self, store: Path, tokenizer: Path) -> None:
         """Write its result; `tokenizer` is the study's."""
@@ -360,6 +364,7 @@ class PlannedBaseline:
             format=RESULT_FORMAT,
             id=self.id,
             state="",
+            baseline={"name": self.baseline} | self._vectors,
             task=self.task.info.name,
             kind=self.task.info.kind,
             metric=self.task.info.metric,
