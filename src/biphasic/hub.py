@@ -60,7 +60,10 @@ def fetch_files(
 
     unanswered: Exception | None = None
     with quiet():
-        try:  # `snapshot_download` waits for an answer without a limit
+        # `snapshot_download` asks the same, but waits without a limit. It cannot be given the commit
+        # of this answer: it would not record it under the branch, so the files would not be found
+        # offline.
+        try:
             HfApi().model_info(name, revision=revision, timeout=ANSWER_SECONDS)
         except (HTTPError, OSError, ValueError) as error:
             unanswered = error
