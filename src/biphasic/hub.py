@@ -60,9 +60,8 @@ def fetch_files(
 
     unanswered: Exception | None = None
     with quiet():
-        # `snapshot_download` asks the same, but waits without a limit. It cannot be given the commit
-        # of this answer: it would not record it under the branch, so the files would not be found
-        # offline.
+        # `snapshot_download` asks the same, but waits without a limit. Given the commit of this
+        # answer, it would not record it under the branch, and files would not be found offline.
         try:
             HfApi().model_info(name, revision=revision, timeout=ANSWER_SECONDS)
         except (HTTPError, OSError, ValueError) as error:

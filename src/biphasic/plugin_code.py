@@ -44,7 +44,7 @@ def stored_lines(store: Path) -> Iterator[str]:
         yield f"{'file':<11} {path.name:<16} {path.parent.name[:12]}"
 
 
-def pinned(path: Path, name: str, code: str | None) -> str:
+def hashed_name(path: Path, name: str, code: str | None) -> str:
     """Return the reference to a class of a file, and keep the file's code for its import."""
     if path.is_file():
         source = path.read_bytes()

@@ -25,14 +25,14 @@ from pydantic import SerializeAsAny, WrapValidator, create_model
 from biphasic.config import Config, ConfigT, nearest, parse_config, raw_config
 from biphasic.errors import ConfigError, reading
 from biphasic.files import digest, expanded
-from biphasic.plugin_code import keep_code, module_of, pinned
+from biphasic.plugin_code import hashed_name, keep_code, module_of
 
 Group = Literal["objectives", "optimizers", "task_kinds", "sources", "executors"]
 _NAMED = re.compile(
     r"((?P<file>(?:.*/)?[\w.-]+\.py):(?P<type>[A-Za-z_]\w*)|(?P<name>[a-z][\w.-]*))"
     r"(?:@(?P<code>[0-9a-f]{64}))?"
 )
-_PINNED = r"[\w.:-]+@[0-9a-f]{64}"
+_HASHED = r"[\w.:-]+@[0-9a-f]{64}"
 _KEYS = re.compile(r"(.*\.)?(objective|optimizer\.name|kind|sources?|executor)")
 """Settings that may name a plugin, also in a study's axes."""
 
@@ -90,12 +90,12 @@ def _settings_of_plugins(value: object) -> Iterator[tuple[Config, Plugin]]:
 
 def references_in(record: object) -> list[str]:
     """Return what names plugins in a record, with their hashes."""
-    return sorted(set(re.findall(rf'"({_PINNED})"', json.dumps(record))))
+    return sorted(set(re.findall(rf'"({_HASHED})"', json.dumps(record))))
 
 
 def without_code(text: str) -> str:
     """Return the text of a record without the hashes of plugins."""
-    return re.sub(rf'"({_PINNED})"', lambda match: match[0].partition("@")[0], text)
+    return re.sub(rf'"({_HASHED})"', lambda match: match[0].partition("@")[0], text)
 
 
 def shown(reference: str) -> str:
@@ -175,7 +175,7 @@ def _unlike(kind: type, base: type) -> Iterator[str]:
 
 
 def is_plugin(group: Group, name: str) -> bool:
-    """Return whether a name means a plugin: a file's class, a pinned or an installed one."""
+    """Return whether a name means a plugin: a class of a file, or an installed one."""
     if ".py:" in name or name.endswith(".py"):
         return True  # also if it is misspelt: `find_plugin` says how to write it
     is_name = _NAMED.fullmatch(name) is not None
@@ -197,7 +197,7 @@ def installed_lines() -> Iterator[str]:
 def classes_of(file: str, base: type) -> list[str]:
     """Return the names of the classes of a base that a file defines."""
     path = expanded(file)
-    code = pinned(path, "", None).rpartition("@")[2]
+    code = hashed_name(path, "", None).rpartition("@")[2]
     return _classes_in(module_of(code, path.name), base)
 
 
@@ -219,16 +219,16 @@ def names_of(kinds: tuple[type[Config], ...], key: str) -> tuple[str, ...]:
     return tuple(get_args(kind.model_fields[key].annotation)[0] for kind in kinds)
 
 
-def pinned_names(raw: Any, folder: Path, *, at: str = "") -> Any:
+def hashed_names(raw: Any, folder: Path, *, at: str = "") -> Any:
     """Return raw settings that name files of plugins, relative to a folder, with their hashes."""
     if isinstance(raw, list):
-        return [pinned_names(item, folder, at=at) for item in raw]
+        return [hashed_names(item, folder, at=at) for item in raw]
     if not isinstance(raw, Mapping):
         return raw
     return {
-        key: _pinned_value(value, folder)
+        key: _hashed_value(value, folder)
         if _KEYS.fullmatch(f"{at}{key}")
-        else pinned_names(value, folder, at=f"{key}.")
+        else hashed_names(value, folder, at=f"{key}.")
         for key, value in raw.items()
     }
 
@@ -252,9 +252,9 @@ def anchored_fields(settings: ConfigT, folder: Path, **changes: Any) -> ConfigT:
     return settings.model_copy(update={n: value for n, value in moved.items() if value != own[n]})
 
 
-def load_pinned(kind: type[ConfigT], path: Path, overrides: Iterable[str] = ()) -> ConfigT:
+def load_with_plugins(kind: type[ConfigT], path: Path, overrides: Iterable[str] = ()) -> ConfigT:
     """Load one YAML file as `kind`; files of plugins are relative to its folder."""
-    raw = pinned_names(raw_config(kind, path, overrides), path.resolve().parent)
+    raw = hashed_names(raw_config(kind, path, overrides), path.resolve().parent)
     return parse_config(kind, raw, where=str(path))
 
 
@@ -316,20 +316,20 @@ def _settings_type(plugin: Plugin, key: str, mixin: type[Config] | None) -> type
     return kind
 
 
-def _pinned_value(value: Any, folder: Path) -> Any:
+def _hashed_value(value: Any, folder: Path) -> Any:
     if isinstance(value, list):  # of an axis, or of sources
-        return [_pinned_value(item, folder) for item in value]
+        return [_hashed_value(item, folder) for item in value]
     if isinstance(value, Mapping):
-        return pinned_names(value, folder)
+        return hashed_names(value, folder)
     named = _NAMED.fullmatch(value) if isinstance(value, str) else None
     if named is None or not named["file"]:
         return value
-    return pinned(folder / expanded(named["file"]), named["type"], named["code"])
+    return hashed_name(folder / expanded(named["file"]), named["type"], named["code"])
 
 
 def _from_file(file: str, name: str, code: str | None) -> Plugin:
     path = expanded(file)
-    reference = pinned(path, name, code)
+    reference = hashed_name(path, name, code)
     code = reference.rpartition("@")[2]
     module = module_of(code, path.name)
     if not hasattr(module, name):

@@ -188,7 +188,7 @@ class Adapt(Training, Revision):
             compute.check_rows(recipe.placed_phases)
         with progress_bar(self.console, "checking the model"):
             check_model(local, recipe, name=str(self.model))
-        corpus = self._corpus_of(local).pinned()
+        corpus = self._corpus_of(local).at_commits()
         paths = prepare_corpus(
             corpus, locate_corpus(corpus, self.store), self.store, console=self.console
         )

@@ -292,8 +292,8 @@ class Clean(Root, Quiet):
     def __call__(self) -> Cleaning:
         from biphasic.study.needs import clean
 
-        pinned = self.also_pretrained
-        return clean(self.root_folder, delete=self.delete, also_pretrained=pinned, say=self.say)
+        also = self.also_pretrained
+        return clean(self.root_folder, delete=self.delete, also_pretrained=also, say=self.say)
 
 
 class Tune(Jobs):

@@ -48,8 +48,8 @@ class Train(Verb):
     def __call__(self) -> TrainedTokenizer:
         from biphasic.data.text.sources import (
             asked_once,
+            at_commit,
             files_skipped,
-            pinned,
             read_documents,
             source_origin,
         )
@@ -80,7 +80,7 @@ class Train(Verb):
             (_sources_of(named, shared, own_copies) for named in self.sources),
         )
         parsed = [
-            (pinned(source, context.copies, resolve), context)
+            (at_commit(source, context.copies, resolve), context)
             for source, context in chain.from_iterable(sources)
         ]
         origins = [source_origin(source, context) for source, context in parsed]
@@ -182,12 +182,12 @@ def _sources_of(
     from biphasic.data.building.config import CorpusConfig
     from biphasic.data.text.source import SourceContext
     from biphasic.data.text.sources import SourceConfig
-    from biphasic.plugins import is_plugin, load_pinned
+    from biphasic.plugins import is_plugin, load_with_plugins
 
     raw, context = {"source": named, **settings}, SourceContext(copies=copies)
     if _is_corpus_file(named):
         path = expanded(named)
-        config = load_pinned(CorpusConfig, path).anchored(path.resolve().parent)
+        config = load_with_plugins(CorpusConfig, path).anchored(path.resolve().parent)
         if config.folder is not None:
             raise ConfigError(f"{path}: names a finished corpus, which has a tokenizer; give text")
         context = SourceContext(config.libraries, copies or config.copies)

@@ -143,7 +143,7 @@ class Pretrain(Training):
         tune_allocator()
         with self.computing(), viewed_in_wandb(self.wandb):
             console, store = self.console, self.store
-            corpus = corpus.pinned()
+            corpus = corpus.at_commits()
             paths = prepare_corpus(
                 corpus, locate_corpus(corpus, store), store, console=console, recipes=[recipe]
             ).extended([recipe])

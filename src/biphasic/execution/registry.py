@@ -11,7 +11,7 @@ from pydantic import Field
 from biphasic.config import Config, load_settings, parse_config
 from biphasic.execution.cluster.site import Site, check_fits, load_site
 from biphasic.execution.executor import Executor, ExecutorConfig, Local, Work
-from biphasic.plugins import accepting, anchored, is_plugin, names_of, pinned_names
+from biphasic.plugins import accepting, anchored, hashed_names, is_plugin, names_of
 
 
 class Cluster(Site, ExecutorConfig):
@@ -54,5 +54,5 @@ def load_executor(named: Path | str) -> ExecutorConfig:
         folder, raw = Path(named).resolve().parent, load_settings(named)
         if raw.get("executor", "cluster") == "cluster":
             return Cluster(**dict(load_site(Path(named))))
-    held = {"executor": pinned_names(raw, folder)}
+    held = {"executor": hashed_names(raw, folder)}
     return anchored(parse_config(_Held, held, where=str(named)).executor, folder)

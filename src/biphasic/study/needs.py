@@ -83,7 +83,7 @@ class Cleaning(Shown):
     root: Path
     studies: tuple[str, ...]  # Names of the studies of the root.
     items: tuple[Item, ...]  # Items that no study needs.
-    kept: tuple[Item, ...]  # Items kept only because a call outside of studies pinned them.
+    kept: tuple[Item, ...]  # Items kept only because a call outside of studies protects them.
     pins: tuple[Pin, ...]  # Pins to delete with their items.
     unsure: tuple[str, ...]  # Why corpora and tasks are excluded; empty if they are included.
     is_deleted: bool = False  # Whether the items were deleted.
@@ -142,8 +142,8 @@ def _look(root: Path, *, also_pretrained: bool) -> Cleaning:
     needed |= at.with_ancestors(key for key in needed if key[0] is STATE)
     of_no_study = _useless_items(at, folders, needed, unsure, also_foreign=True)
     pins = read_pins(at.path)
-    pinned = {key for pin in pins for key in pin.protected()}
-    needed |= pinned | at.with_ancestors(key for key in pinned if key[0] is STATE)
+    protected = {key for pin in pins for key in pin.protected()}
+    needed |= protected | at.with_ancestors(key for key in protected if key[0] is STATE)
     unreachable = _useless_items(at, folders, needed, unsure, also_foreign=False)
     kept = {item.path: item for item in of_no_study}
     for item in unreachable:

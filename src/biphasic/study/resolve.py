@@ -127,7 +127,7 @@ def _built(study: Study, console: Console, *, fresh: bool) -> ResolvedStudy:
     # Before the tasks, which take time: a missing source fails early.
     recipes = [*study.recipes.values()]
     given = corpus_of(config.corpus, recipes)
-    settings = given.pinned()
+    settings = given.at_commits()
     corpus = locate_corpus(settings, store)
     with progress_bar(console, "finding finished encoders"):
         models = {arm.name: arm.encoder for arm in config.arms if arm.encoder}

@@ -21,7 +21,7 @@ from biphasic.config import Config, nearest, parse_config
 from biphasic.data.text.near_duplicates import comparable
 from biphasic.errors import ConfigError, DataError, reading
 from biphasic.files import digest, file_sha256, read_json, write_json
-from biphasic.plugins import load_pinned
+from biphasic.plugins import load_with_plugins
 from biphasic.store import complete_folder
 from biphasic.tasks.kinds.examples import RecordFiles
 from biphasic.tasks.kinds.registry import KINDS, KindName, kinds_with
@@ -303,7 +303,7 @@ class TaskFile(KindSettings, FileSettings):
 
 def load_task_file(path: Path) -> TaskFile:
     """Read a task file; its paths are relative to its folder."""
-    file = load_pinned(TaskFile, path)
+    file = load_with_plugins(TaskFile, path)
     parse_config(FinetuneProtocol, file.protocol, where=f"{path}: protocol")
     places = {
         key: path.parent / place

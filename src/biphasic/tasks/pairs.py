@@ -41,8 +41,8 @@ from biphasic.data.text.sources import (
     HubSplit,
     SourceConfig,
     asked_once,
+    at_commit,
     parse_hub,
-    pinned,
     read_documents,
     source_origin,
 )
@@ -307,7 +307,7 @@ def _sources(
     for table in config.tables:
         hub = None
         if table.startswith("hf:"):
-            hub = parse_hub(table).pinned(copies, resolve)
+            hub = parse_hub(table).at_commit(copies, resolve)
             origin = hub.fingerprint(copies)
         else:
             origin = {"sha256": file_sha256(_open_table(table).path)}
@@ -325,7 +325,7 @@ def _sources(
     }  # fmt: skip
     context = SourceContext(copies=copies)
     for source in config.documents:
-        fixed = pinned(source, copies, resolve)
+        fixed = at_commit(source, copies, resolve)
         origin = {"documents": source_origin(fixed, context), **drawn}
         path = source.path if isinstance(source, SourceConfig) else None
         name = short_name(source.source) if path is None else path.name

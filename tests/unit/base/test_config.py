@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from biphasic import config
 from biphasic.config import Config, load_config, nearest, parse_config, refuse_repeats
 from biphasic.errors import ConfigError
-from biphasic.plugins import load_pinned
+from biphasic.plugins import load_with_plugins
 
 
 class Circle(Config):
@@ -72,7 +72,7 @@ def refusal(raw: dict) -> str:
 
 def refused(path: Path, *overrides: str, kind: type[Config] = Drawing) -> str:
     with pytest.raises(ConfigError) as caught:
-        load_pinned(kind, path, overrides)
+        load_with_plugins(kind, path, overrides)
     message = str(caught.value)
     assert message.isprintable()
     return message
@@ -212,7 +212,7 @@ def test_a_file_of_the_right_kind_with_a_wrong_key_is_not_taken_for_another(path
 def test_overrides_reach_groups_lists_and_new_keys(path):
     path.write_text("title: y\ngrid:\nshapes:\n- {sort: circle, radius: 2}\n")
     overrides = ["title=z", "grid.rows=4", "shapes.0.radius=1e-3", "layout.columns=2"]
-    assert load_pinned(Drawing, path, overrides) == Drawing(
+    assert load_with_plugins(Drawing, path, overrides) == Drawing(
         title="z",
         grid=Grid(rows=4),
         shapes=(Circle(sort="circle", radius=0.001),),
@@ -222,7 +222,7 @@ def test_overrides_reach_groups_lists_and_new_keys(path):
 
 def test_override_takes_yaml_values(path):
     path.write_text("title: y\n")
-    drawing = load_pinned(Drawing, path, ["shapes=[{sort: square, side: 2}]", "title=a=b"])
+    drawing = load_with_plugins(Drawing, path, ["shapes=[{sort: square, side: 2}]", "title=a=b"])
     assert drawing.shapes == (Square(sort="square", side=2.0),)
     assert drawing.title == "a=b"
 
@@ -336,7 +336,7 @@ def test_only_plain_numbers_are_positions(path, override):
 def test_plain_text_is_text(path, text):
     path.write_text(f"title: {text}")
     assert load_config(Drawing, path).title == text
-    assert load_pinned(Drawing, path, [f"title={text}"]).title == text
+    assert load_with_plugins(Drawing, path, [f"title={text}"]).title == text
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from biphasic.errors import (
     StudyError,
     TrainingError,
 )
-from biphasic.plugins import load_pinned
+from biphasic.plugins import load_with_plugins
 from biphasic.training.recipe import Recipe
 
 HEAVY = (
@@ -62,7 +62,7 @@ def test_what_help_offers_to_set_can_be_set(run, tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("model: nano\nlearning_rate: {peak: 1.0e-3}\n")
     [offered] = re.findall(r"e\.g\.\s+([\w.=]+[\w=])", run("pretrain", "--help")[1])
-    assert load_pinned(Recipe, recipe, [offered]).model == "micro"
+    assert load_with_plugins(Recipe, recipe, [offered]).model == "micro"
 
 
 @pytest.fixture

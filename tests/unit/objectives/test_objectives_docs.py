@@ -16,7 +16,7 @@ from biphasic.objectives.clm import Clm
 from biphasic.objectives.contrastive import Contrastive, Distill, MarginMse
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.phases import OBJECTIVES, Alternate, Mix, divide_rows
-from biphasic.plugins import pinned_names
+from biphasic.plugins import hashed_names
 from biphasic.testing import check_objective
 
 PAGE = (Path(__file__).parents[3] / "docs/objectives.md").read_text(encoding="utf-8")
@@ -36,7 +36,7 @@ def example(tmp_path: Path) -> Path:
 
 
 def run_of(raw: dict[str, Any], folder: Path) -> Run:
-    return parse_config(Run, pinned_names(raw, folder), where="docs")
+    return parse_config(Run, hashed_names(raw, folder), where="docs")
 
 
 def ahead(example: Path, **options: Any) -> ObjectiveConfig:

@@ -143,7 +143,7 @@ def test_an_edited_copy_is_refused(path, tmp_path):
         Recipe.model_validate_json(recipe.model_dump_json())
 
 
-def test_a_pinned_name_takes_that_code_alone(path, tmp_path):
+def test_a_name_with_its_hash_takes_that_code_alone(path, tmp_path):
     reference = read_recipe(path, ()).phases[1].objective
     assert read_recipe(path, [f"phases.1.objective={reference}"]).phases[1].objective == reference
     forget()

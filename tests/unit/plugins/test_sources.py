@@ -12,7 +12,7 @@ from biphasic.data.building.build import build_corpus, corpus_origin
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.corpus import Corpus
 from biphasic.errors import ConfigError, DataError
-from biphasic.plugins import load_pinned, shown
+from biphasic.plugins import load_with_plugins, shown
 from biphasic.study.inputs.corpus import locate_corpus
 from biphasic.study.resolve import resolve
 from biphasic.study.study import Study
@@ -64,7 +64,7 @@ def load(spec, *edits) -> CorpusConfig:
         assert old in text, old
         text = text.replace(old, new)
     (spec.parent / "mail.py").write_text(text)
-    return load_pinned(CorpusConfig, spec).anchored(spec.parent)
+    return load_with_plugins(CorpusConfig, spec).anchored(spec.parent)
 
 
 def test_a_corpus_of_a_source_in_a_file(spec, tmp_path):

@@ -94,7 +94,7 @@ def test_a_plan_finds_the_corpus_that_a_run_built_from_the_hub(tmp_path, monkeyp
     (tmp_path / "a.jsonl").write_text("\n".join(f'{{"text": "Document {n}."}}' for n in range(40)))
     settings = {"sources": ["hf:owner/text"], "vocab_size": 300, "heldout_fraction": 0.3}
     corpus = {**settings, "sources": [str(tmp_path / "a.jsonl")]}  # in place of a commit
-    monkeypatch.setattr(CorpusConfig, "pinned", lambda _: CorpusConfig(**corpus))
+    monkeypatch.setattr(CorpusConfig, "at_commits", lambda _: CorpusConfig(**corpus))
     changes = {"corpus": settings, "tasks": [], "evaluation_points": []}
     made = resolve(Study(study(**changes), tmp_path), missing="build").plan
     found = previewed(tmp_path, **changes)

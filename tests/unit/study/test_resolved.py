@@ -10,7 +10,7 @@ import yaml
 from biphasic.config import load_config, load_settings
 from biphasic.errors import DataError
 from biphasic.evaluation.evaluate import task_from_text
-from biphasic.plugins import load_pinned
+from biphasic.plugins import load_with_plugins
 from biphasic.study.settings.load import evaluation_text, load_study, study_text
 from biphasic.training.recipe import Recipe
 
@@ -68,7 +68,7 @@ def test_pretrain_prints_a_recipe_file(cli, tmp_path, monkeypatch):
     assert (code, err) == (0, "")
     Path("full.yaml").write_text(out)
     full = load_config(Recipe, "full.yaml")
-    assert full == load_pinned(Recipe, Path("recipe.yaml"), ["seeds.mask_seed=3"])
+    assert full == load_with_plugins(Recipe, Path("recipe.yaml"), ["seeds.mask_seed=3"])
     assert "weight_decay: 0.1\n" in out
     assert "# compute:\n#   processes: 2\n" in out
     assert "# corpus:\n#   sources:\n#   - source: builtin:pydocs\n" in out

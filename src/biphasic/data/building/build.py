@@ -111,7 +111,7 @@ def build_corpus(
         root = source.folder(config.context)
         if root and folder.resolve().is_relative_to(root.resolve()):
             raise ConfigError(f"{folder}: inside the source {root}; choose a folder outside of it")
-    config = config.pinned()
+    config = config.at_commits()
     origin = corpus_origin(config, tasks)
     folders = CorpusFolders.below(folder)
     with building(folder, origin, say=say) as work:

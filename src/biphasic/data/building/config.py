@@ -15,8 +15,8 @@ from biphasic.data.text.sources import (
     AnySource,
     SourceConfig,
     asked_once,
+    at_commit,
     documentation,
-    pinned,
 )
 from biphasic.files import expanded, is_folder
 
@@ -96,10 +96,10 @@ class CorpusConfig(Config):
         """The settings that all sources may use."""
         return SourceContext(self.libraries, self.copies)
 
-    def pinned(self) -> CorpusConfig:
+    def at_commits(self) -> CorpusConfig:
         """Return the settings with the commits of hub datasets: the hub is asked once."""
         resolve = asked_once()
-        sources = tuple(pinned(source, self.copies, resolve) for source in self.sources)
+        sources = tuple(at_commit(source, self.copies, resolve) for source in self.sources)
         return self.model_copy(update={"sources": sources})
 
     def anchored(self, base: Path) -> CorpusConfig:

@@ -88,7 +88,7 @@ class HubSplit:
     column: str | None = None
     streaming: bool = False  # whether rows are read over the network on demand
 
-    def pinned(self, copies: Path | None, resolve: Resolve) -> HubSplit:
+    def at_commit(self, copies: Path | None, resolve: Resolve) -> HubSplit:
         """Return the split at the commit that the hub has now, unless there is a local copy."""
         if find_copy(self.dataset, copies):
             return self

@@ -202,11 +202,11 @@ def asked_once() -> Resolve:
     return cache(resolve_revision)
 
 
-def pinned(source: TextSource, copies: Path | None, resolve: Resolve) -> TextSource:
+def at_commit(source: TextSource, copies: Path | None, resolve: Resolve) -> TextSource:
     """Return a source with the commit of a hub dataset; others are returned as they are."""
     # What is recorded and what is read are then one commit, also if the branch moves in between.
     hub = source.hub if isinstance(source, SourceConfig) else None
-    if hub is None or not (revision := hub.pinned(copies, resolve).revision):
+    if hub is None or not (revision := hub.at_commit(copies, resolve).revision):
         return source
     name, _, query = source.source.partition("?")
     keys = [part for part in query.split("&") if part and not part.startswith("revision=")]

@@ -40,7 +40,7 @@ from biphasic.files import (
 )
 from biphasic.locks import Say, lock_work
 from biphasic.model.loading.hub import LocalModel, fetch_model
-from biphasic.plugins import load_pinned
+from biphasic.plugins import load_with_plugins
 from biphasic.pydocs.documents import load_documents, pydocs_origin
 from biphasic.pydocs.tasks import BUILTIN_TASKS, TASKS_VERSION, build_tasks
 from biphasic.store import BUILTIN, FOUND, MANIFEST, is_complete
@@ -157,7 +157,7 @@ def corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str | None
         return parse_config(CorpusConfig, corpus or {}, where="corpus")
     path, source = expanded(corpus).resolve(), str(corpus)
     if path.suffix in {".yaml", ".yml"}:
-        return anchor_corpus(load_pinned(CorpusConfig, path), path.parent)
+        return anchor_corpus(load_with_plugins(CorpusConfig, path), path.parent)
     # Folders of text have a folder `train`, too.
     if (path / RECORD).is_file() or is_complete(path / "train"):
         return CorpusConfig(folder=path)

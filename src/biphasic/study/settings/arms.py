@@ -31,7 +31,7 @@ from biphasic.errors import ConfigError
 from biphasic.files import expanded
 from biphasic.model.shape import Architecture, PresetName
 from biphasic.objectives.phases import Phase
-from biphasic.plugins import anchored_fields, load_pinned
+from biphasic.plugins import anchored_fields, load_with_plugins
 from biphasic.training.recipe import PretrainedModel, Recipe, RecipeSettings, Seeds
 from biphasic.training.timeline import PlacedPhase
 
@@ -81,7 +81,7 @@ def read_recipe(
     if isinstance(recipe, (str, Path)):
         path = expanded(recipe)
         where = str(path)
-        recipe = load_pinned(Recipe, path, overrides).anchored(path.resolve().parent)
+        recipe = load_with_plugins(Recipe, path, overrides).anchored(path.resolve().parent)
     elif any(True for _ in overrides):
         raise ConfigError("overrides: only for files; change the settings of the recipe instead")
     elif not isinstance(recipe, Recipe):

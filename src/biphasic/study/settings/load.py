@@ -20,7 +20,7 @@ from biphasic.config import (
 )
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError, reading
-from biphasic.plugins import pinned_names
+from biphasic.plugins import hashed_names
 from biphasic.records import Convention
 from biphasic.study.settings.arms import SEED, merge_settings
 from biphasic.study.settings.study import (
@@ -101,7 +101,7 @@ def load_study(path: Path | str, overrides: Iterable[str] = ()) -> StudyConfig:
     for override in overrides:
         apply_override(raw, override)
     folder = path.resolve().parent
-    return parse_config(StudyConfig, pinned_names(raw, folder), where=str(path)).anchored(folder)
+    return parse_config(StudyConfig, hashed_names(raw, folder), where=str(path)).anchored(folder)
 
 
 def _read(
