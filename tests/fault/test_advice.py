@@ -11,7 +11,7 @@ from biphasic.model.contract import model_limits
 from biphasic.study.pins import read_pins, record_pin
 from biphasic.tasks.embedding import Choices, embedding_settings
 from biphasic.tasks.folder import read_description
-from biphasic.tasks.rows import read_labels
+from biphasic.tasks.labels_and_qrels import read_labels
 from biphasic.tasks.use import read_head
 from mini_study import flip, results, truncate, write_study
 

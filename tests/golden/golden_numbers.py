@@ -17,7 +17,7 @@ import torch
 
 from biphasic.data.rows import ROW_PLAN_VERSION
 from biphasic.tasks.protocol import FINETUNING_VERSION
-from biphasic.training import records as here
+from biphasic.training import metrics_log as here
 from biphasic.training.lineage import NUMERICS_VERSION
 
 PATH = Path(__file__).parent / "losses.json"

@@ -40,7 +40,7 @@ OTHER_FILES = {
         "training/lineage.py",
         "training/memory.py",
         "training/recipe.py",
-        "training/records.py",
+        "training/metrics_log.py",
         "training/state.py",
     },
     "finetuning": {
@@ -59,7 +59,7 @@ OTHER_FILES = {
         "store.py",
         # What they read of files is content of a task, whose hash is in identities.
         "rows.py",
-        "tasks/rows.py",
+        "tasks/labels_and_qrels.py",
         "training/memory.py",
         "training/recipe.py",
     },

@@ -108,11 +108,11 @@ class Adapt(Training, Revision):
         from biphasic.export.write import check_format, export_inputs, write_export
         from biphasic.plugin_code import look_in
         from biphasic.progress import progress_bar
+        from biphasic.study.one_arm import parse_compute, train_recipe
         from biphasic.study.plan.finished import OtherCode
-        from biphasic.study.training import parse_compute, train_recipe
         from biphasic.training.lineage import Lineage
         from biphasic.training.memory import tune_allocator
-        from biphasic.training.records import viewed_in_wandb
+        from biphasic.training.metrics_log import viewed_in_wandb
 
         compute = parse_compute(self.compute, threads=self.threads)
         store, out = self.store, expanded(self.out)
@@ -162,8 +162,8 @@ class Adapt(Training, Revision):
         """Return the recipe that would be trained, as a recipe file."""
         from biphasic.model.loading.hub import fetch_model
         from biphasic.study.inputs.models import is_state
+        from biphasic.study.one_arm import parse_compute
         from biphasic.study.settings.load import recipe_text
-        from biphasic.study.training import parse_compute
 
         compute = parse_compute(self.compute)
         local = fetch_model(self.model, revision=self.revision)

@@ -14,7 +14,7 @@ from biphasic.store import STORE
 
 if TYPE_CHECKING:
     from biphasic.analysis.tune_record import TuneBy
-    from biphasic.study.needs import Cleaning, Verification
+    from biphasic.study.maintenance import Cleaning, Verification
     from biphasic.study.run.run import Retried, StudyOutcome
     from biphasic.study.settings.study import StudyConfig
     from biphasic.study.status import StudyStatus
@@ -96,7 +96,7 @@ class RunStudy(Overrides, Logged, Jobs):
         from biphasic.study.settings.study import StudyConfig
         from biphasic.study.study import Study
         from biphasic.training.memory import tune_allocator
-        from biphasic.training.records import viewed_in_wandb
+        from biphasic.training.metrics_log import viewed_in_wandb
 
         if self.site is not None and (self.workers, self.threads, self.per_gpu) != (None, 1, 1):
             raise ConfigError(
@@ -266,7 +266,7 @@ class Verify(AnyStudy, Quiet):
     """
 
     def __call__(self) -> Verification:
-        from biphasic.study.needs import verify_study
+        from biphasic.study.maintenance import verify_study
 
         return verify_study(self.study_folder, say=self.say)
 
@@ -290,7 +290,7 @@ class Clean(Root, Quiet):
     """Include results of `pretrain`, `adapt`, `evaluate` and `finetune` that no study needs."""
 
     def __call__(self) -> Cleaning:
-        from biphasic.study.needs import clean
+        from biphasic.study.maintenance import clean
 
         also = self.also_pretrained
         return clean(self.root_folder, delete=self.delete, also_pretrained=also, say=self.say)

@@ -21,7 +21,7 @@ class Show(Verb):
     """Published dataset, such as sst2."""
 
     def __call__(self) -> str:
-        from biphasic.tasks.hub import published_text
+        from biphasic.tasks.hub_tasks import published_text
 
         return published_text(self.name)
 

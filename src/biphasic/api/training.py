@@ -124,10 +124,10 @@ class Pretrain(Training):
             locate_corpus,
             prepare_corpus,
         )
+        from biphasic.study.one_arm import pairs_task, parse_compute, train_recipe
         from biphasic.study.settings.arms import read_recipe
-        from biphasic.study.training import pairs_task, parse_compute, train_recipe
         from biphasic.training.memory import tune_allocator
-        from biphasic.training.records import viewed_in_wandb
+        from biphasic.training.metrics_log import viewed_in_wandb
 
         deadline = math.inf if self.max_seconds is None else time.monotonic() + self.max_seconds
         recipe = read_recipe(self.recipe, self.overrides).skipping(self.skip_steps)
@@ -163,9 +163,9 @@ class Pretrain(Training):
     def print_config(self) -> str:
         """Return the recipe with its corpus and compute settings, as YAML."""
         from biphasic.study.inputs.corpus import corpus_of, corpus_settings
+        from biphasic.study.one_arm import parse_compute
         from biphasic.study.settings.arms import read_recipe
         from biphasic.study.settings.load import recipe_text
-        from biphasic.study.training import parse_compute
 
         compute = parse_compute(self.compute)
         recipe = read_recipe(self.recipe, self.overrides).skipping(self.skip_steps)

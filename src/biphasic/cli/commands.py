@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from biphasic.evaluation.result import Evaluation
     from biphasic.export.finetuned import FinetunedFolder
     from biphasic.export.push import Upload
-    from biphasic.study.needs import Verification
+    from biphasic.study.maintenance import Verification
     from biphasic.study.plan.summary import StudyPlan
     from biphasic.study.run.register import Registered
     from biphasic.study.run.run import Retried, StudyOutcome

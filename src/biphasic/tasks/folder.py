@@ -26,6 +26,7 @@ from biphasic.store import complete_folder
 from biphasic.tasks.kinds.examples import RecordFiles
 from biphasic.tasks.kinds.registry import KINDS, KindName, kinds_with
 from biphasic.tasks.kinds.text import named_columns
+from biphasic.tasks.labels_and_qrels import write_qrels
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import (
     PAIR_TEMPLATE,
@@ -37,7 +38,6 @@ from biphasic.tasks.records import (
     TaskInfo,
     TaskSettings,
 )
-from biphasic.tasks.rows import write_qrels
 
 DESCRIPTION = "task.json"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from biphasic.config import nearest
-from biphasic.data.text.hub import HubSplit, HubTable, find_copy
+from biphasic.data.text.hub_tables import HubSplit, HubTable, find_copy
 from biphasic.errors import DataError
 from biphasic.rows import Row as Line
 from biphasic.rows import rows

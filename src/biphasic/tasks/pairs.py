@@ -56,8 +56,8 @@ from biphasic.store import complete_folder, is_complete, sealed_in
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.inputs import Input, open_input
 from biphasic.tasks.kinds.registry import KINDS
+from biphasic.tasks.labels_and_qrels import read_qrels, read_texts
 from biphasic.tasks.records import SPLITS, ExampleTask, RetrievalTask
-from biphasic.tasks.rows import read_qrels, read_texts
 from biphasic.tasks.source import prepare_task, task_key, told_apart
 
 Match = Literal["exact", "near"]

@@ -37,11 +37,11 @@ from biphasic.tasks.folder import (
     task_files,
     write_task_folder,
 )
-from biphasic.tasks.hub import PUBLISHED, HubSource
+from biphasic.tasks.hub_tasks import PUBLISHED, HubSource
 from biphasic.tasks.kinds.registry import KINDS, known_kind, name_in_kind
 from biphasic.tasks.kinds.text import AnsweredText
+from biphasic.tasks.labels_and_qrels import WHOLE
 from biphasic.tasks.records import SPLITS, ExampleTask, Task, TaskContent
-from biphasic.tasks.rows import WHOLE
 
 PREFIX = "mteb:"
 # By the type of a task and its main score.

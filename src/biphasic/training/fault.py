@@ -18,7 +18,7 @@ from biphasic.errors import DivergedError
 from biphasic.files import PARTIAL, write_json
 from biphasic.store import CHECKPOINT, STATE, Store
 from biphasic.training.lineage import Lineage
-from biphasic.training.records import environment
+from biphasic.training.metrics_log import environment
 from biphasic.training.run import Run
 from biphasic.training.state import Checkpoints
 from biphasic.training.step.input import StepInput

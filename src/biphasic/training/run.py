@@ -46,8 +46,8 @@ from biphasic.training import CHECKPOINT_EVERY, HELDOUT_EVERY, HELDOUT_OBJECTIVE
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.heldout import HeldoutLoss, HeldoutPairs, Measures
 from biphasic.training.lineage import Lineage, TrainingData
+from biphasic.training.metrics_log import MetricsLog, changed_settings, environment
 from biphasic.training.recipe import Recipe
-from biphasic.training.records import MetricsLog, changed_settings, environment
 from biphasic.training.state import (
     STATE_FORMAT,
     Checkpoints,

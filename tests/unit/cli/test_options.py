@@ -175,7 +175,7 @@ def test_pretrain_passes_its_settings_on(cli, tmp_path, monkeypatch):
 
     (tmp_path / "r.yaml").write_text(RECIPE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("biphasic.study.training.train_recipe", train)
+    monkeypatch.setattr("biphasic.study.one_arm.train_recipe", train)
     monkeypatch.setattr("biphasic.study.inputs.corpus.prepare_corpus", MagicMock())
     arguments = ("--heldout-every", "7", "--compute", "max_tokens_per_pass=4096")
     code, _, _ = cli("pretrain", "r.yaml", *arguments, "--checkpoint-every", "0")

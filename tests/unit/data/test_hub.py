@@ -18,8 +18,8 @@ import pytest
 from rich.console import Console
 
 import biphasic
-from biphasic.data.text import hub as module
-from biphasic.data.text.hub import HubSplit, find_copy, resolve_revision
+from biphasic.data.text import hub_tables as module
+from biphasic.data.text.hub_tables import HubSplit, find_copy, resolve_revision
 from biphasic.data.text.sources import SourceConfig, read_documents
 from biphasic.errors import DataError
 from biphasic.hub import quiet

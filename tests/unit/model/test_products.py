@@ -5,7 +5,7 @@ import torch
 
 from biphasic.model.cpu import products as module
 from biphasic.model.cpu.products import Products, products
-from biphasic.training.records import environment
+from biphasic.training.metrics_log import environment
 
 CHOSEN = Products("mkl", "onednn", "mkl", widens_bf16=False)
 

@@ -17,7 +17,7 @@ from biphasic.files import digest, write_json
 from biphasic.locks import LOCK, hold, lock_work
 from biphasic.store import is_complete
 from biphasic.study.inputs.corpus import recall, remember
-from biphasic.study.needs import clean
+from biphasic.study.maintenance import clean
 from biphasic.study.pins import link_states, read_pins, readable_name, record_pin
 from biphasic.study.resolve import resolve
 from biphasic.study.run.record import settings_digest

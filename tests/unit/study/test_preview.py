@@ -22,7 +22,7 @@ from biphasic.study.resolve import resolve
 from biphasic.study.settings.load import study_schema
 from biphasic.study.settings.study import StudyConfig
 from biphasic.study.study import Study
-from biphasic.tasks.hub import published_text
+from biphasic.tasks.hub_tasks import published_text
 from tiny_study import clm, mlm, tiny_study
 from tiny_use import write_task
 

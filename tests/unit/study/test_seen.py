@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from biphasic.study.inputs import tasks as inputs
-from biphasic.study.needs import clean
+from biphasic.study.maintenance import clean
 from biphasic.study.run.record import study_record
 from biphasic.study.study import Study
 from small_root import prepare, study_of, write_texts

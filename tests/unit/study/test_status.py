@@ -19,7 +19,7 @@ from biphasic.execution.job import read_requests
 from biphasic.locks import LEASE_SECONDS, LOCK, find_owner, hold, this_process
 from biphasic.study import status as status_module
 from biphasic.study.find import find_study, study_status
-from biphasic.study.needs import verify_study
+from biphasic.study.maintenance import verify_study
 from biphasic.study.plan.cost import job_costs
 from biphasic.study.plan.summary import summarise_plan
 from biphasic.study.run.run import missing_work

@@ -7,7 +7,7 @@ import pytest
 
 from biphasic.errors import DataError
 from biphasic.rows import Row
-from biphasic.tasks.rows import Labels, found_labels, found_tags
+from biphasic.tasks.labels_and_qrels import Labels, found_labels, found_tags
 
 PATH = Path("train.csv")
 

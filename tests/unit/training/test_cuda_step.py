@@ -22,8 +22,8 @@ from biphasic.model.compute import attention
 from biphasic.training import loop
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
+from biphasic.training.metrics_log import MetricsLog
 from biphasic.training.optimizers.muon import Muon
-from biphasic.training.records import MetricsLog
 from biphasic.training.run import Run, first_model
 from biphasic.training.step.input import StepInput
 from biphasic.training.step.optimizer import Optimizer, layer_matrices, set_precision

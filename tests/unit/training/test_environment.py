@@ -5,9 +5,9 @@ import pytest
 from biphasic import numerics
 from biphasic.errors import StoppedError
 from biphasic.records import StateRecord
-from biphasic.training import records as environment_module
+from biphasic.training import metrics_log as environment_module
 from biphasic.training.compute import ComputeConfig
-from biphasic.training.records import changed_settings, environment
+from biphasic.training.metrics_log import changed_settings, environment
 from biphasic.training.state import STATE_FORMAT
 from short_runs import CLM, details
 

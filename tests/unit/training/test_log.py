@@ -11,7 +11,7 @@ from tensorboard.summary.writer import event_file_writer
 
 from biphasic.errors import ConfigError
 from biphasic.records import HeldoutLine, TrainingLine
-from biphasic.training.records import PROJECT, MetricsLog, viewed_in_wandb
+from biphasic.training.metrics_log import PROJECT, MetricsLog, viewed_in_wandb
 
 LINES = [
     {

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from pydantic import BeforeValidator, model_validator
 
 from biphasic.config import nearest
-from biphasic.data.text.hub import HubSplit, Resolve, find_copy, resolve_revision
+from biphasic.data.text.hub_tables import HubSplit, Resolve, find_copy, resolve_revision
 from biphasic.data.text.source import (
     SourceContext,
     SourceDocument,

@@ -1,7 +1,7 @@
 """The fastest library for products of matrices on this processor: measured once, and remembered.
 
 Another library rounds differently. All processes of a machine therefore share one choice, a resumed
-run continues to the same bits, and results record it (`training/records.py`).
+run continues to the same bits, and results record it (`training/metrics_log.py`).
 
 torch multiplies fp32 by MKL. On some AMD processors MKL uses half of their vector width (100
 against 220 GFLOP/s on one core of an EPYC with AVX-512); on Intel's, oneDNN is the slow one for

@@ -26,7 +26,7 @@ from biphasic.data.building.gather import Report as BuildReport
 from biphasic.data.building.selection import TaskTexts
 from biphasic.data.corpus import DETAILS, Corpus
 from biphasic.data.pairs import Pairs
-from biphasic.data.text.hub import find_copy
+from biphasic.data.text.hub_tables import find_copy
 from biphasic.data.text.sources import SourceConfig
 from biphasic.errors import ConfigError, DataError, StoppedError
 from biphasic.execution.job import Job, Progress, Report, ShouldStop, never

@@ -34,7 +34,7 @@ from biphasic.study.inputs.corpus import (
 from biphasic.study.settings.study import TaskConfig, deciding_metric
 from biphasic.study.study import Study
 from biphasic.tasks.folder import count_overlaps, load_task, read_description
-from biphasic.tasks.hub import PUBLISHED
+from biphasic.tasks.hub_tasks import PUBLISHED
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.pairs import count_seen
 from biphasic.tasks.protocol import FEW_STEPS, PAPER_STEPS, FinetuneProtocol

@@ -37,8 +37,8 @@ from biphasic.study.settings.arms import Name, family_of, model_name
 from biphasic.study.settings.study import StudyConfig
 from biphasic.study.study import Study
 from biphasic.tasks.kinds.registry import KINDS
+from biphasic.training.metrics_log import environment
 from biphasic.training.recipe import PretrainedModel
-from biphasic.training.records import environment
 from biphasic.training.state import find_state
 from biphasic.training.timeline import PlacedPhase
 

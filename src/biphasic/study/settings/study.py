@@ -50,7 +50,7 @@ from biphasic.study.settings.tuned_rates import (
     with_first_peak,
     with_last_schedule,
 )
-from biphasic.tasks.hub import PUBLISHED
+from biphasic.tasks.hub_tasks import PUBLISHED
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import TaskInfo

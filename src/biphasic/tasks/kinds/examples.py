@@ -24,6 +24,7 @@ from biphasic.errors import DataError, reading
 from biphasic.rows import Row, plain_name, plain_suffix, rows, text_fault
 from biphasic.seeds import permutation, stream
 from biphasic.tasks.kinds.kind import Examples, Sample
+from biphasic.tasks.labels_and_qrels import Labels, check_labels, read_labels
 from biphasic.tasks.records import (
     SPLITS,
     ExampleTask,
@@ -34,7 +35,6 @@ from biphasic.tasks.records import (
     TaskSettings,
     template_fields,
 )
-from biphasic.tasks.rows import Labels, check_labels, read_labels
 
 ItemT = TypeVar("ItemT")
 LABELS = "labels"  # setting of kinds with named outputs

@@ -15,6 +15,7 @@ from biphasic.facts import FIRST_KINDS, RANDOM_VECTORS
 from biphasic.tasks.baselines import Baseline, bm25, random_retrieval, searched_documents
 from biphasic.tasks.kinds.examples import SPLIT_NAMES, cut_splits, only_path
 from biphasic.tasks.kinds.kind import TRAINED_ON, Examples, Facts, Learner, SplitScores, TaskKind
+from biphasic.tasks.labels_and_qrels import read_qrels, read_texts
 from biphasic.tasks.protocol import SIMILARITY_SCALE, FinetuneProtocol
 from biphasic.tasks.records import (
     SPLITS,
@@ -25,7 +26,6 @@ from biphasic.tasks.records import (
     TaskSettings,
     fill_document,
 )
-from biphasic.tasks.rows import read_qrels, read_texts
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -23,8 +23,8 @@ from biphasic.rows import Row, plain_name, read_lines
 from biphasic.tasks.baselines import Baseline, dictionary
 from biphasic.tasks.kinds.examples import FIELDS, LABELS, Example, Parsing, RecordFiles
 from biphasic.tasks.kinds.kind import Facts, Learner, Predictions, SplitScores, TaskKind
+from biphasic.tasks.labels_and_qrels import Labels, check_labels, found_tags
 from biphasic.tasks.records import NO_PREDICTION, ExampleTask, FileSettings, HeadRecord
-from biphasic.tasks.rows import Labels, check_labels, found_tags
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -26,6 +26,7 @@ from biphasic.tasks.kinds.examples import (
     usual_columns,
 )
 from biphasic.tasks.kinds.kind import BY_LABEL, Facts, Learner, Predictions, SplitScores, TaskKind
+from biphasic.tasks.labels_and_qrels import Labels, found_labels, single_labels
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import (
     PAIR_TEMPLATE,
@@ -36,7 +37,6 @@ from biphasic.tasks.records import (
     fill,
     template_fields,
 )
-from biphasic.tasks.rows import Labels, found_labels, single_labels
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

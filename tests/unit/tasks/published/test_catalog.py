@@ -14,8 +14,8 @@ from biphasic import task as task_files
 from biphasic.errors import ConfigError, DataError
 from biphasic.tasks import hub_retrieval
 from biphasic.tasks.folder import load_task
-from biphasic.tasks.hub import PUBLISHED, HubSource, begin_entities
 from biphasic.tasks.hub_retrieval import halve_queries
+from biphasic.tasks.hub_tasks import PUBLISHED, HubSource, begin_entities
 from biphasic.tasks.source import prepare_task
 
 COUNTS = {

@@ -16,9 +16,9 @@ import pytest
 from datasets import Features, List, Value
 
 import hub_copies
-from biphasic.data.text.hub import HubSplit, HubTable
+from biphasic.data.text.hub_tables import HubSplit, HubTable
 from biphasic.errors import DataError
-from biphasic.tasks.hub import HubSource
+from biphasic.tasks.hub_tasks import HubSource
 from biphasic.tasks.source import prepare_task
 
 TEXT = Value("string")

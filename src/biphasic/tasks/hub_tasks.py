@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.config import nearest
-from biphasic.data.text.hub import HubSplit, HubTable
+from biphasic.data.text.hub_tables import HubSplit, HubTable
 from biphasic.errors import DataError
 from biphasic.rows import Row
 from biphasic.tasks.folder import (
@@ -26,8 +26,8 @@ from biphasic.tasks.folder import (
 )
 from biphasic.tasks.hub_retrieval import SPLIT_SEED, Opener, dataset_of, read_retrieval, select
 from biphasic.tasks.kinds.registry import KINDS, name_in_kind
+from biphasic.tasks.labels_and_qrels import Labels
 from biphasic.tasks.records import SPLITS, TaskContent
-from biphasic.tasks.rows import Labels
 
 # Increase by hand when the same tables give a different task.
 _READING_VERSION = 1
