@@ -158,7 +158,7 @@ def job_bar(console: Console, label: str) -> Iterator[Report]:
     with progress_bar(console, label) as report:
 
         def forward(progress: Progress) -> None:
-            report(progress.done, progress.total, progress.text)
+            report(progress.done, progress.total or None, progress.text)
             if progress.note:
                 say_on(console)(progress.note)
 

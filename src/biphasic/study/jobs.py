@@ -357,15 +357,15 @@ class TrainJob(Job):
         ranks = ranks or ALONE
         data = _open(self.data.model_dump_json(), self.data.content())
 
-        done = 0
+        done = total = 0  # Not known before the first step: the run may be resumed.
 
         def forward(step: StepReport) -> None:
-            nonlocal done
-            done = step.step - self.start
+            nonlocal done, total
+            done, total = step.step - self.start, self.end - self.start
             show(f"loss {step.loss:.3f}, {step.speed:,.0f} tokens/s")
 
         def show(text: str, *, note: str = "") -> None:
-            report(Progress(done, self.end - self.start, text, note=note))
+            report(Progress(done, total, text, note=note))
 
         if ranks.is_first:
             remove_partials(self.store / STATE.place, self.id)
