@@ -275,8 +275,7 @@ def test_other_modules_and_prompts_are_refused_by_name(sentence_model):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("key", "is_causal"),
-    [("pooling_mode_lasttoken", True), ("pooling_mode_cls_token", False)],
+    ("key", "is_causal"), [("pooling_mode_lasttoken", True), ("pooling_mode_cls_token", False)]
 )
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_another_pooling_and_direction_are_those_of_sentence_transformers(
