@@ -12,17 +12,11 @@ from biphasic.tasks.source import prepare_task
 
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "tasks"
 SIZES = {
-    "sc:sst2": (6909, 872, 1821),
     "sc:sick": (4421, 494, 4927),
-    "sc:trec": (4832, 537, 500),
-    "tc:uner_en": (12161, 1914, 2077),
     "tc:wnut17": (3394, 1009, 1287),
     "qa:squad": (12043, 1736, 2651),
     "ir:cranfield": (135, 45, 45),
-    "ir:scifact": (686, 121, 300),
     "zs:cranfield": (0, 45, 45),
-    "zs:scifact": (0, 121, 300),
-    "sts:sts12": (0, 0, 2357),
     "sts:sts15": (0, 0, 3000),
 }
 
