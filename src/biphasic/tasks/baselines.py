@@ -190,26 +190,32 @@ def _both(pair: Any) -> tuple[str, str]:
 
 def random_similarity(task: ExampleTask, setting: Setting) -> Mapping[str, Any]:
     """Compare sentences by the cosine of mean random vectors of their tokens."""
+    embed = _random_vectors(setting)
 
     def cosines(pairs: Sequence[Any]) -> NDArray[np.float64]:
-        vectors = _random_vectors([text for pair in pairs for text in _both(pair)], setting)
+        vectors = embed([text for pair in pairs for text in _both(pair)])
         return (vectors[::2] * vectors[1::2]).sum(axis=1)
 
     return {split: cosines(pairs) for split, pairs in _scored_splits(task)}
 
 
-def _random_vectors(texts: Sequence[str], setting: Setting) -> NDArray[np.float64]:
-    """Return the normalized mean of a random vector for each token, [num_texts, width]."""
+def _random_vectors(setting: Setting) -> Callable[[Sequence[str]], NDArray[np.float64]]:
+    """Return what gives texts the normalized mean of a random vector for each token."""
     from biphasic.tasks.encoding import encode_texts  # noqa: PLC0415 - loads torch
 
-    assert setting.tokenizer is not None  # noqa: S101 - those with random vectors have one
-    sequences, _ = encode_texts(texts, setting.tokenizer, max_seqlen=setting.protocol.max_seqlen)
+    tokenizer, longest = setting.tokenizer, setting.protocol.max_seqlen
+    assert tokenizer is not None  # noqa: S101 - those with random vectors have one
     generator = np.random.default_rng(derive_seed("random-vectors", setting.seed))
-    table = generator.standard_normal((setting.tokenizer.vocab_size, setting.width))
-    # Without BOS and EOS, which all texts share.
-    means = np.array([table[ids[1:-1]].sum(axis=0) for ids in sequences])
-    lengths = np.linalg.norm(means, axis=1, keepdims=True)
-    return np.divide(means, lengths, out=np.zeros_like(means), where=lengths > 0)
+    table = generator.standard_normal((tokenizer.vocab_size, setting.width))
+
+    def embed(texts: Sequence[str]) -> NDArray[np.float64]:  # [num_texts, width]
+        sequences, _ = encode_texts(texts, tokenizer, max_seqlen=longest)
+        # Without BOS and EOS, which all texts share.
+        means = np.array([table[ids[1:-1]].sum(axis=0) for ids in sequences])
+        lengths = np.linalg.norm(means, axis=1, keepdims=True)
+        return np.divide(means, lengths, out=np.zeros_like(means), where=lengths > 0)
+
+    return embed
 
 
 def searched_documents(task: RetrievalTask, protocol: FinetuneProtocol) -> list[str]:
@@ -246,8 +252,9 @@ def _unprompted(text: str, template: str) -> str:
 def random_retrieval(task: RetrievalTask, setting: Setting) -> Mapping[str, Any]:
     """Rank documents by the cosine of mean random vectors of tokens."""
     names = searched_documents(task, setting.protocol)
-    vectors = _random_vectors([task.corpus[name] for name in names], setting)
-    return _ranked(task, names, lambda texts: _random_vectors(texts, setting) @ vectors.T)
+    embed = _random_vectors(setting)
+    vectors = embed([task.corpus[name] for name in names])
+    return _ranked(task, names, lambda texts: embed(texts) @ vectors.T)
 
 
 def _ranked(
