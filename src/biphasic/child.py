@@ -15,7 +15,7 @@ from biphasic.errors import StudyError
 
 # Environment variable: where the ranks of a group find each other. A file, if they are on one
 # machine; else the address and port of a `TCPStore`. Neither unpickles anything.
-STORE = "BIPHASIC_GROUP_STORE"
+GROUP_STORE = "BIPHASIC_GROUP_STORE"
 
 
 @contextmanager

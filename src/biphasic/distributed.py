@@ -32,7 +32,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import FileStore, Store, TCPStore
 
-from biphasic.child import STORE
+from biphasic.child import GROUP_STORE
 from biphasic.errors import ConfigError, LostRankError, TrainingError
 
 COLLECTIVE_TIMEOUT = timedelta(days=1)
@@ -214,7 +214,7 @@ def joined_process_group() -> Iterator[ProcessGroup]:
         with ranks.heartbeat.waiting(), connecting():
             dist.init_process_group(
                 backend,
-                store=_store(os.environ[STORE], size),
+                store=_store(os.environ[GROUP_STORE], size),
                 rank=ranks.dp_rank,
                 world_size=size,
                 timeout=COLLECTIVE_TIMEOUT,

@@ -40,7 +40,7 @@ _PRINTED: WeakKeyDictionary[Console, float] = WeakKeyDictionary()
 _THREAD = "biphasic-progress"
 
 
-class Report(Protocol):
+class AmountReport(Protocol):
     """Progress callback."""
 
     def __call__(self, done: float, total: float | None, text: str = "") -> None:
@@ -141,7 +141,7 @@ class Bars(Progress):
 
 
 @contextmanager
-def progress_bar(console: Console, label: str, *, unit: str = "steps") -> Iterator[Report]:
+def progress_bar(console: Console, label: str, *, unit: str = "steps") -> Iterator[AmountReport]:
     """Show the progress of one task; yield its progress callback."""
     bars = Bars(console)
     task = bars.add_task(visible(label), total=None, text="", unit=unit)

@@ -49,7 +49,7 @@ class NamedStudy(AnyStudy):
     """Study file, folder or name."""
 
 
-class Jobs(Root, Quiet):
+class JobOptions(Root, Quiet):
     """How jobs run."""
 
     _: KW_ONLY
@@ -59,7 +59,7 @@ class Jobs(Root, Quiet):
     """Threads per job; may change the last bits of results."""
 
 
-class RunStudy(Overrides, Logged, Jobs):
+class RunStudy(Overrides, Logged, JobOptions):
     """Run the missing jobs of a study, and write its report.
 
     Raises:
@@ -296,7 +296,7 @@ class Clean(Root, Quiet):
         return clean(self.root_folder, delete=self.delete, also_pretrained=also, say=self.say)
 
 
-class Tune(Jobs):
+class Tune(JobOptions):
     """Choose peak learning rates by short trials.
 
     Writes one rate for each objective or each arm into FILE's .rates.yaml, to be included.

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from biphasic.child import STORE
+from biphasic.child import GROUP_STORE
 from biphasic.errors import StoppedError
 from biphasic.execution.job import Report, ShouldStop, described, throttled
 from biphasic.execution.worker import exit_later, prepare_torch, send
@@ -118,7 +118,7 @@ def run() -> None:
     ranks: list[subprocess.Popen[bytes]] = []
     try:
         for local in range(int(processes)):
-            names = {STORE: store, **_names(local, node, int(nodes), int(processes))}
+            names = {GROUP_STORE: store, **_names(local, node, int(nodes), int(processes))}
             command = [sys.executable, *rank]
             ranks.append(subprocess.Popen(command, env={**os.environ, **names}))  # noqa: S603
         # Until all have ended, or one has failed, or SIGTERM.

@@ -81,7 +81,7 @@ class TrainedModel:
 
 
 # Called after each step with the run, the steps taken, the total steps and the loss.
-Report = Callable[[FinetuneRun, int, int, float], None]
+StepReport = Callable[[FinetuneRun, int, int, float], None]
 Keep = Callable[[TrainedModel], None]  # called after each run with the trained model
 
 
@@ -105,7 +105,7 @@ class Finetuner:
         }
 
     def run(
-        self, run: FinetuneRun, *, progress: Report | None = None, keep: Keep | None = None
+        self, run: FinetuneRun, *, progress: StepReport | None = None, keep: Keep | None = None
     ) -> tuple[Result, ...]:
         """Fine-tune by the protocol, then score the final weights on each of the run's tasks."""
         # A loss, gradient or state that is not finite makes it diverged, which is a valid result.
@@ -161,7 +161,7 @@ class Finetuner:
                 )
 
     def _train_and_score(
-        self, head: nn.Module, run: FinetuneRun, progress: Report | None, started: float
+        self, head: nn.Module, run: FinetuneRun, progress: StepReport | None, started: float
     ) -> Iterator[Result]:
         encoder = Encoder(
             self._model,
@@ -213,7 +213,7 @@ class Finetuner:
             )
 
     def _train(
-        self, encoder: Encoder, head: nn.Module, run: FinetuneRun, progress: Report | None
+        self, encoder: Encoder, head: nn.Module, run: FinetuneRun, progress: StepReport | None
     ) -> tuple[int, bool]:
         """Run the optimizer steps; return their number, and whether everything stayed finite."""
         if not run.task.num_train or run.protocol.is_probe:
@@ -243,7 +243,7 @@ def finetune_group(
     model: PreTrainedModel,
     runs: Sequence[FinetuneRun],
     *,
-    progress: Report | None = None,
+    progress: StepReport | None = None,
     keep: Keep | None = None,
 ) -> Iterator[tuple[Result, ...]]:
     """Fine-tune a model once per run, each time from its current weights; see `Finetuner`."""
@@ -293,7 +293,7 @@ def _take_steps(
     head: nn.Module,
     optimizer: Optimizer,
     run: FinetuneRun,
-    progress: Report | None,
+    progress: StepReport | None,
 ) -> tuple[int, bool]:
     items = read_items(
         run.task.example_of_item, num_examples=run.protocol.train_examples, finetune_seed=run.seed

@@ -20,6 +20,7 @@ from biphasic.config import closest, nearest
 from biphasic.errors import DataError
 from biphasic.files import expanded, partial_path
 from biphasic.locks import sole_writer
+from biphasic.progress import AmountReport
 from biphasic.rows import Row, plain_suffix, rows
 
 InputFormat = Literal["jsonl", "csv", "tsv", "parquet", "txt"]
@@ -244,8 +245,6 @@ def _cell(value: Any) -> Any:
 
 
 Item = TypeVar("Item")
-# Called with the number of examples done and the total, if known.
-Report = Callable[[int, int | None], None]
 
 
 @dataclass(frozen=True)
@@ -269,7 +268,7 @@ class Summary:
 class Windows:
     """Examples in windows; `watch` reports the progress within a window."""
 
-    def __init__(self, name: Path | str, *, total: int | None, report: Report | None) -> None:
+    def __init__(self, name: Path | str, *, total: int | None, report: AmountReport | None) -> None:
         self._name = name
         self._total = total
         self._report = report

@@ -28,6 +28,7 @@ from biphasic.model.compute.device import computing_on, on_compute_device, parse
 from biphasic.model.contract import check_contract
 from biphasic.model.loading.build import load_encoder
 from biphasic.model.loading.hub import check_intact
+from biphasic.progress import AmountReport
 from biphasic.records import parse_record
 from biphasic.rows import Row
 from biphasic.shown import Shown
@@ -35,7 +36,6 @@ from biphasic.tasks.embedding import EmbeddingSettings, Precision, load_embedder
 from biphasic.tasks.encoding import Encoder, FinetunedModel, head_layers
 from biphasic.tasks.inputs import (
     AnyInput,
-    Report,
     Summary,
     Windows,
     check_rows,
@@ -193,7 +193,7 @@ def predict_file(
     columns: Sequence[str] = (),
     top: int | None = None,
     device: str | None = None,
-    report: Report | None = None,
+    report: AmountReport | None = None,
     loaded: Callable[[Path], FinetunedModel] | None = None,
 ) -> Summary:
     """Predict on every example of an input, in order, one output row each."""
@@ -310,7 +310,7 @@ def encode_file(
     precision: Precision = "float32",
     batch_tokens: int | None = None,
     device: str | None = None,
-    report: Report | None = None,
+    report: AmountReport | None = None,
 ) -> Summary:
     """Write a vector for each text of an input, in order, to a `.npy` or `.parquet` file."""
     # `out` may be a list instead, which gets the ids and the vectors of each window.

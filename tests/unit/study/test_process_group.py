@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from biphasic import distributed
-from biphasic.child import STORE
+from biphasic.child import GROUP_STORE
 from biphasic.distributed import (
     ALONE,
     Activity,
@@ -173,7 +173,7 @@ def test_a_connection_lost_in_a_group_is_a_lost_rank(monkeypatch, tmp_path):
 
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv(STORE, str(tmp_path / "store"))
+    monkeypatch.setenv(GROUP_STORE, str(tmp_path / "store"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     lost = "a process that trains with this one has ended"
     refused = torch.distributed.DistNetworkError("connection refused\nframe #0")

@@ -29,8 +29,8 @@ from biphasic.data.building.gather import (
     MOST_BYTES_PER_TOKEN,
     SPLITS,
     Blend,
+    BuildReport,
     Gathered,
-    Report,
     token_quotas,
 )
 from biphasic.data.building.mask_token import (
@@ -91,7 +91,7 @@ def build_corpus(
     *,
     num_workers: int | None = None,
     say: Callable[[str], None],
-    progress: Report | None = None,
+    progress: BuildReport | None = None,
     block_bytes: int = BLOCK_BYTES,
     check_tokenizer: Callable[[TextTokenizer], None] = lambda _: None,
     tasks: TaskTexts = NO_TASKS,

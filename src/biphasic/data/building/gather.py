@@ -282,7 +282,7 @@ class BuildProgress:
         )
 
 
-Report = Callable[[BuildProgress], None]
+BuildReport = Callable[[BuildProgress], None]
 
 
 class Blend:
@@ -307,7 +307,7 @@ class Blend:
             needed = config.max_tokens * MOST_BYTES_PER_TOKEN // 2
             self.block_bytes = min(block_bytes, max(needed, _LEAST_BLOCK_BYTES))
 
-    def gather(self, *, num_workers: int, report: Report | None = None) -> list[Gathered]:
+    def gather(self, *, num_workers: int, report: BuildReport | None = None) -> list[Gathered]:
         """Read and tokenize the sources, as far as each belongs to the corpus."""
         config = self.config
         with (
@@ -422,7 +422,7 @@ def unique_names(names: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def build_bar(console: Console) -> Iterator[Report]:
+def build_bar(console: Console) -> Iterator[BuildReport]:
     """Show the progress of a build; yield its progress callback."""
     with progress_bar(console, "building the corpus", unit="tokens") as report:
         yield lambda progress: report(

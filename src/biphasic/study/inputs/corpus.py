@@ -21,8 +21,7 @@ from biphasic.data.building.build import (
 )
 from biphasic.data.building.built import read_tokenizer, verify_tokenizer
 from biphasic.data.building.config import CorpusConfig
-from biphasic.data.building.gather import BuildProgress
-from biphasic.data.building.gather import Report as BuildReport
+from biphasic.data.building.gather import BuildProgress, BuildReport
 from biphasic.data.building.selection import TaskTexts
 from biphasic.data.corpus import DETAILS, Corpus
 from biphasic.data.pairs import Pairs

@@ -22,7 +22,7 @@ from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import digest, read_json_object, write_json
 from biphasic.locks import LEASES, Say
 from biphasic.plugin_code import keep_code
-from biphasic.progress import Report
+from biphasic.progress import AmountReport
 from biphasic.pydocs.tasks import BUILTIN_TASKS
 from biphasic.store import BUILTIN, OVERLAPS, TASK, is_complete
 from biphasic.study.inputs.corpus import (
@@ -382,7 +382,7 @@ def num_seen(store: Path, data: DataFingerprint, task: PlannedTask) -> int | Non
 
 
 def count_in_text(
-    store: Path, data: TrainingData, tasks: Iterable[PlannedTask], *, report: Report
+    store: Path, data: TrainingData, tasks: Iterable[PlannedTask], *, report: AmountReport
 ) -> str:
     """Count what was not counted before; return why not, or an empty string."""
     missing = {
@@ -407,7 +407,7 @@ def count_in_text(
     return ""
 
 
-def _documents(data: TrainingData, report: Report) -> Iterator[str]:
+def _documents(data: TrainingData, report: AmountReport) -> Iterator[str]:
     corpora, done = (data.corpus, *data.corpora.values()), 0
     total = sum(map(len, corpora))
     for corpus in corpora:
