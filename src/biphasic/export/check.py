@@ -26,13 +26,13 @@ from biphasic.export.hf import Dtype, Source, WrittenModel, pair_ids, round_weig
 from biphasic.files import read_json, write_json
 from biphasic.locks import Say
 from biphasic.model.compute.device import on_compute_device
-from biphasic.model.compute.forward import batching_of, padded_states
+from biphasic.model.compute.forward import batching_of, padded_states, pooled
 from biphasic.model.contract import check_contract, load_checked_encoder
 from biphasic.model.loading.build import load_encoder
 from biphasic.model.loading.reading import loading
 from biphasic.seeds import stream
 from biphasic.tasks.embedding import TrainedVectors
-from biphasic.tasks.encoding import Encoder, FinetunedModel, encode_texts, mean_pool
+from biphasic.tasks.encoding import Encoder, FinetunedModel, encode_texts
 from biphasic.tasks.records import Form
 from biphasic.tasks.use import load_finetuned
 
@@ -378,7 +378,7 @@ def check_fitted(folder: Path, kind: Any, sequences: Sequence[TokenIds]) -> floa
 def _ours(finetuned: FinetunedModel, sequence: TokenIds) -> Tensor:
     states, spans = finetuned.encoder.states([sequence])
     if finetuned.record.form == "sequence-classification":
-        outputs = finetuned.head(mean_pool(states, spans))
+        outputs = finetuned.head(pooled(states, spans))
         return outputs * finetuned.record.deviation + finetuned.record.mean
     return finetuned.head(states[slice(*spans[0])])
 

@@ -189,7 +189,9 @@ class _TextsLoss(StatesLoss):
 
     def vectors(self, hidden: Tensor, positions: Tensor, cu_seqlens: Tensor) -> Tensor:
         """Return a vector for each text of a pass."""
-        return pooled(hidden, positions, cu_seqlens, pooling=self.pooling)
+        borders = cu_seqlens.long()
+        ends = borders[torch.searchsorted(borders, positions, right=True)]
+        return pooled(hidden, torch.stack([positions, ends], dim=1), pooling=self.pooling)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,13 @@ from transformers import PreTrainedModel
 from biphasic.data.packing import TokenIds, lengths_of, pack_sequences
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import TrainingError
-from biphasic.model.compute.forward import Pooling, batching_of, hidden_states, padded_states
+from biphasic.model.compute.forward import (
+    Pooling,
+    batching_of,
+    hidden_states,
+    padded_states,
+    pooled,
+)
 from biphasic.model.compute.layers import recorded_states
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import HeadRecord
@@ -91,12 +97,8 @@ class Encoder:
         device = self.model.device
         vectors = torch.empty(len(sequences), self.width, device=device)
         for indices, hidden, spans in self.batches(sequences, batch_tokens=batch_tokens):
-            if self.pooling == "mean":
-                pooled = mean_pool(hidden, spans)
-            else:
-                ends = spans[:, 0] if self.pooling == "first" else spans[:, 1] - 1
-                pooled = hidden[torch.from_numpy(ends).to(device)]
-            vectors[torch.from_numpy(indices).to(device)] = pooled
+            places = torch.from_numpy(indices).to(device)
+            vectors[places] = pooled(hidden, spans, pooling=self.pooling)
         return vectors
 
 
@@ -109,16 +111,6 @@ class FinetunedModel:
     tokenizer: TextTokenizer
     encoder: Encoder
     head: nn.Module  # takes pooled or single states in fp32
-
-
-def mean_pool(hidden: Tensor, spans: NDArray[np.int64]) -> Tensor:
-    """Average the states of each sequence, special tokens included."""
-    # A product with a dense matrix has a fixed order of summation on every device; scattered
-    # additions do not.
-    weights = np.zeros((len(spans), hidden.shape[0]), dtype=np.float32)
-    for row, (start, end) in zip(weights, spans.tolist(), strict=True):
-        row[start:end] = 1.0 / (end - start)
-    return torch.from_numpy(weights).to(hidden.device) @ hidden
 
 
 def token_ids(sequences: Sequence[TokenIds]) -> TokenIds:

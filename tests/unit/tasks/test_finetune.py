@@ -12,7 +12,8 @@ from transformers import EuroBertConfig, EuroBertForSequenceClassification
 
 from biphasic.errors import ConfigError, ModelError
 from biphasic.files import digest
-from biphasic.tasks.encoding import mean_pool, new_head
+from biphasic.model.compute.forward import pooled
+from biphasic.tasks.encoding import new_head
 from biphasic.tasks.finetune import (
     Finetuner,
     FinetuneRun,
@@ -259,8 +260,8 @@ def test_head_and_body_have_the_precision_of_the_run(model, run_of, precision):
 
 def test_pooling_averages_each_sequence():
     hidden = torch.arange(12.0).view(6, 2)
-    pooled = mean_pool(hidden, np.array([[3, 6], [0, 2]]))
-    assert torch.allclose(pooled, torch.stack([hidden[3:].mean(0), hidden[:2].mean(0)]))
+    means = pooled(hidden, np.array([[3, 6], [0, 2]]))
+    assert torch.allclose(means, torch.stack([hidden[3:].mean(0), hidden[:2].mean(0)]))
 
 
 def test_heads_are_normal_with_the_studys_deviation():
@@ -287,7 +288,7 @@ def test_a_dense_head_is_that_of_the_studys_class():
     mask[1, 3] = 0
     with torch.inference_mode():
         states = theirs.model(ids, attention_mask=mask).last_hidden_state
-        logits = ours(mean_pool(states.flatten(0, 1), np.array([[0, 4], [4, 7]])))
+        logits = ours(pooled(states.flatten(0, 1), np.array([[0, 4], [4, 7]])))
         expected = theirs(ids, attention_mask=mask).logits
     torch.testing.assert_close(logits, expected)
 

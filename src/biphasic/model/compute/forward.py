@@ -117,14 +117,15 @@ def activation_dtype(model: PreTrainedModel) -> torch.dtype:
 Pooling = Literal["mean", "first", "last"]
 
 
-def pooled(hidden: Tensor, starts: Tensor, cu_seqlens: Tensor, *, pooling: Pooling) -> Tensor:
+def pooled(
+    hidden: Tensor, spans: Tensor | NDArray[np.int64], *, pooling: Pooling = "mean"
+) -> Tensor:
     """Return a vector for each text, special tokens included: [num_texts, hidden_size], in fp32."""
-    # `hidden` is [num_tokens, hidden_size]. `starts` are the texts' first positions, int64
-    # [num_texts]; each ends at the next border in `cu_seqlens`.
+    # `hidden` is [num_tokens, hidden_size]; `spans` are the texts' starts and ends, [num_texts, 2].
     exact = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
+    starts, ends = torch.as_tensor(spans, device=hidden.device).unbind(1)
     if pooling == "first":
         return exact[starts]
-    ends = cu_seqlens.long()[torch.searchsorted(cu_seqlens.long(), starts, right=True)]
     if pooling == "last":
         return exact[ends - 1]
     # A product with a dense matrix has a fixed order of summation on every device; scattered

@@ -173,14 +173,14 @@ class RetrievalLearner(Learner):
         import torch
         from torch.nn.functional import cross_entropy, normalize
 
-        from biphasic.tasks.encoding import mean_pool
+        from biphasic.model.compute.forward import pooled
 
         pairs = self.pairs[indices]
         sequences = [self.queries["train"][query] for query in pairs[:, 0]]
         sequences += [self.documents[document] for document in pairs[:, 1]]
         hidden, spans = encoder.states(sequences)
-        pooled = normalize(head(mean_pool(hidden, spans)), dim=-1)
-        queries, documents = pooled[: len(pairs)], pooled[len(pairs) :]
+        vectors = normalize(head(pooled(hidden, spans)), dim=-1)
+        queries, documents = vectors[: len(pairs)], vectors[len(pairs) :]
         logits = SIMILARITY_SCALE * queries @ documents.T
         codes = pairs[:, :1] * len(self.documents) + pairs[:, 1]
         # `np.isin` would sort all known codes again at every step.

@@ -165,10 +165,10 @@ class TextLearner(Learner):
 
     def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
         """Return the mean loss over the training texts `indices`."""
-        from biphasic.tasks.encoding import mean_pool
+        from biphasic.model.compute.forward import pooled
 
         hidden, spans = encoder.states([self.trained_sequences[index] for index in indices])
-        return self.mean_loss(head(mean_pool(hidden, spans)), self.expected["train"][indices])
+        return self.mean_loss(head(pooled(hidden, spans)), self.expected["train"][indices])
 
     def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
         """Score validation and test."""
