@@ -166,6 +166,7 @@ def find_owner(path: Path) -> Owner | None:
         problem = f"cannot see who holds this lock ({error.strerror})"
         raise LockedError(f"{path}: {problem}; {PERMIT}") from None
     except OSError:
+        # A network file system fails at times; to take the lock as held is safe.
         return Owner(heartbeat=time.time())
     # filelock only checks for a dead owner while acquiring, so acquire a copy.
     with tempfile.TemporaryDirectory(prefix="biphasic-lock-") as scratch:
@@ -278,6 +279,7 @@ def _now(folder: Path) -> float:
 
 
 def _lease(path: Path) -> SoftFileLease:
+    # Not by thread: a thread of jobs may check and release what the main one acquired.
     return SoftFileLease(
         path, lease_duration=LEASE_SECONDS, heartbeat_interval=HEARTBEAT_SECONDS, thread_local=False
     )

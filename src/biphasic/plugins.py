@@ -298,7 +298,7 @@ class _PluginSchema:
         return {"anyOf": [handler(core), plugin]}
 
 
-@cache
+@cache  # settings of one plugin are equal only if they are of one type
 def _settings_type(plugin: Plugin, key: str, mixin: type[Config] | None) -> type[Config]:
     """Return a plugin's class with a field for its reference, and with the fields of `mixin`."""
     bases = (plugin.type,) if mixin is None else (mixin, plugin.type)

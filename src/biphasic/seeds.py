@@ -12,7 +12,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-_MAX_COORDINATES = 3
+_MAX_COORDINATES = 3  # Philox counts in four words; the first is for the blocks of a stream
 _FEISTEL_ROUNDS = 8
 
 
@@ -50,6 +50,7 @@ def permute(bits: np.random.Philox, indices: NDArray[np.int64], length: int) -> 
     keys = bits.random_raw(_FEISTEL_ROUNDS)
     values = indices.astype(np.uint64)
     walking = np.arange(len(values))
+    # The network's domain is less than four times `length`, so a few rounds are enough.
     while len(walking):
         left, right = values[walking] >> np.uint64(half), values[walking] & mask
         for key in keys:

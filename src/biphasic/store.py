@@ -109,6 +109,7 @@ class Artifact:
         """Yield the problems of its files; with `may_lack`, missing ones are none."""
         for name, (num_bytes, sha256) in self.files.items():
             file = self.folder / name
+            # A manifest that somebody edited must not lead to files outside.
             if Path(name).is_absolute() or ".." in Path(name).parts:
                 yield f"{self.folder / self.kind.seal}: names {name}, which is not in its folder"
             elif not is_file(file):
@@ -133,6 +134,7 @@ class Artifact:
         if not is_file(self.folder / name):
             raise self._error("missing", name)
         with naming(self.folder / name):
+            # Another process may replace the file between two reads.
             content = (self.folder / name).read_bytes()
         self._compare(name, hashlib.sha256(content).hexdigest())
         try:
@@ -203,6 +205,7 @@ def complete_folder(path: Path, **manifest: Any) -> Iterator[Path]:
 def seal_folder(folder: Path, **manifest: Any) -> None:
     """Write the manifest of a folder, which marks it as complete."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
+    # `publish_folder` flushes it with the other files.
     write_json(
         folder / MANIFEST, {**manifest, "files": file_entries(folder, files)}, is_flushed=False
     )

@@ -112,6 +112,7 @@ def push(plan: Upload) -> str:
         )
     api = HfApi()
     try:
+        # None: as the account creates new ones by default.
         api.create_repo(plan.repository, private=plan.is_private or None, exist_ok=True)
         if plan.is_private and not api.repo_info(plan.repository).private:
             raise ConfigError(

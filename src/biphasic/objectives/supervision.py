@@ -59,6 +59,7 @@ def spellings_of(tokenizer: TextTokenizer) -> Spellings:
     spelled = [_LONE_SPACE] * tokenizer.vocab_size
     for token, token_id in tokenizer.vocabulary().items():
         content = token.encode() if token_id in literal else spell(token)
+        # Word starts are decided by a token's first byte, so each has one.
         spelled[token_id] = content or _LONE_SPACE
     lengths = np.fromiter(map(len, spelled), dtype=np.int64, count=len(spelled))
     return Spellings(
@@ -308,7 +309,7 @@ def problems(
             return
         if part.causal not in directions:
             yield "directions", f"a part has causal={part.causal}, which directions lacks"
-        if part.loss is None:
+        if part.loss is None:  # labels of a loss over states number vectors, not tokens
             yield from (("positions", text) for text in _wrong_labels(part, rows, vocabulary))
     if first != batch.packed.num_rows:
         yield "rows", f"the last part ends at row {first} of {batch.packed.num_rows}"

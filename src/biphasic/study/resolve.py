@@ -102,6 +102,7 @@ def _assumed(study: Study) -> ResolvedStudy:
     """Find data that are here, with placeholders for those that can be fetched or built."""
     assumed: list[str] = []
     problems: list[str] = []
+    # Encoders and tasks are looked at before either fails: people mend all at once.
     fingerprint, encoders, tasks = NO_CORPUS, dict[str, LocalModel](), tuple[PlannedTask, ...]()
     try:
         if study.config.reads_corpus:
@@ -143,7 +144,7 @@ def _built(study: Study, console: Console, *, fresh: bool) -> ResolvedStudy:
         if arm.encoder
         for note in check_encoder(encoders[arm.name], tasks, arm=arm)
     ]
-    keep_files(store, config, *recipes)
+    keep_files(store, config, *recipes)  # workers import plugins from there
     paths, data = DataPaths.of(corpus), None
     if config.reads_corpus:
         prepare_corpus(settings, corpus, store, console=console, recipes=recipes)

@@ -51,6 +51,8 @@ def step_determinants(
     placed: PlacedPhase, step: int, recipe: Recipe, fingerprint: DataFingerprint
 ) -> dict[str, Any]:
     """Return everything that determines one update, given the state before it."""
+    # Device, processes and passes are recorded beside a state, not hashed: they differ by rounding
+    # alone, and a run may be resumed elsewhere.
     # What was added later is hashed only if it is not as it was before, which keeps old identities.
     added = {
         "rope_theta": placed.rope_theta,
@@ -62,6 +64,7 @@ def step_determinants(
     }
     return {
         "objective": placed.objective(step).identity(recipe.seeds.mask_seed),
+        # Not the schedule: runs of other lengths share their states until their rates differ.
         "learning_rate": placed.learning_rate(step),
         "optimizer": recipe.optimizer.identity(),
         "precision": recipe.precision,
@@ -89,6 +92,7 @@ class Lineage:
         current = hashlib.sha256(canonical_json(self._root()).encode()).hexdigest()
         chain = [current]
         for update in self.updates():
+            # With the link before: the same update after another past gives other weights.
             link = current + canonical_json(update)
             current = hashlib.sha256(link.encode()).hexdigest()
             chain.append(current)
@@ -110,6 +114,7 @@ class Lineage:
         }
         architecture = self.recipe.architecture
         if architecture is None:
+            # The hash of its files covers its configuration, too.
             return {**shared, "pretrained": self.fingerprint.pretrained}
         return {
             **shared,

@@ -111,6 +111,7 @@ class _FastRMSNorm(LlamaRMSNorm):
 class _ShortNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        # A norm needs no tensor of squares, which would be as large as the states.
         lengths = torch.linalg.vector_norm(inputs, dim=-1, keepdim=True)
         factors = lengths.square_().div_(inputs.shape[-1]).add_(epsilon).rsqrt_()
         ctx.save_for_backward(inputs, weight, factors)
@@ -260,6 +261,7 @@ class _Products(torch.autograd.Function):
         by_token = [gradient.flatten(0, -2) for gradient in gradients]
         of_input = None
         if needs_input:
+            # Summed into one buffer: autograd would write a gradient for each layer and add them.
             for gradient, weight in zip(by_token, weights, strict=True):
                 of_input = add_input_gradient(of_input, gradient, weight)
         of_weights = (
@@ -276,6 +278,7 @@ class _Rotated(torch.autograd.Function):
     def forward(ctx: Any, states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
         ctx.save_for_backward(cosines, sines)
         half = states.shape[-1] // 2
+        # By halves in place: transformers' `rotate_half` copies all states before it multiplies.
         rotated = states * cosines
         rotated[..., :half].addcmul_(states[..., half:], sines[..., :half], value=-1)
         rotated[..., half:].addcmul_(states[..., :half], sines[..., half:])
@@ -286,6 +289,7 @@ class _Rotated(torch.autograd.Function):
         (gradient,) = gradients
         cosines, sines = ctx.saved_tensors
         half = gradient.shape[-1] // 2
+        # The transpose of a rotation turns back: the sines change their signs.
         total = gradient * cosines
         total[..., :half].addcmul_(gradient[..., half:], sines[..., half:])
         total[..., half:].addcmul_(gradient[..., :half], sines[..., :half], value=-1)
