@@ -1,27 +1,205 @@
-"""Our own objectives and optimizers keep all rules; for each rule, a plugin that breaks it."""
+"""The rules of all bases: ours and the documented plugins keep them, and each rule is broken."""
 
+import mailbox
 import math
 import re
+from email.message import EmailMessage
 from pathlib import Path
 
 import pytest
 import torch
 
 from biphasic.config import Config, parse_config
-from biphasic.errors import ConfigError
+from biphasic.errors import ConfigError, DataError
+from biphasic.execution.executor import Local
+from biphasic.execution.registry import load_executor
 from biphasic.model.loading.hub import fetch_model
 from biphasic.objectives.phases import Phase
 from biphasic.testing import (
     RULES,
     ObjectiveRules,
-    OptimizerRules,
+    check_executor,
+    check_kind,
+    check_named,
     check_objective,
     check_optimizer,
     small_model,
     small_vocabulary,
 )
 from biphasic.training.optimizers.registry import AnyOptimizer
-from plugin_files import PAGE, STRIDE, page_code
+from custom_tasks import write_csv
+from plugin_files import PAGE, STRIDE, forget_plugins, page_code
+
+SMOOTHED, FOCAL, MOMENTUM, MAILBOX = map(page_code, ("Smoothed", "Focal", "Momentum", "Mailbox"))
+ROOT = Path(__file__).parents[3]
+TUTORIAL = (ROOT / "docs/tutorials/new-task-kind.md").read_text("utf-8")
+STARS = re.findall(r"%%writefile stars.py\n(.*?)```", TUTORIAL, re.DOTALL)[0]
+THREADS = """
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from threading import Event
+
+from biphasic.errors import StoppedError
+from biphasic.execution.executor import ExecutorConfig
+
+
+class Threads(ExecutorConfig):
+    jobs: int = 2
+
+    @property
+    def num_slots(self):
+        return self.jobs
+
+    @contextmanager
+    def start(self, work):
+        over, pool = Event(), ThreadPoolExecutor(self.jobs)
+        pool.num_slots = self.jobs
+        submit = pool.submit
+        pool.submit = lambda job_id: submit(run, work, job_id, over)
+        try:
+            yield pool
+        finally:
+            over.set()
+            pool.shutdown(cancel_futures=True)
+
+
+def run(work, job_id, over):
+    job = work.load_job(work.store, job_id)
+    job.run(partial(work.watch, job_id), should_stop=over.is_set)
+"""
+KIND = """
+import itertools
+import random
+import numpy as np
+from dataclasses import replace
+from biphasic.facts import metric_facts
+from biphasic.tasks.kinds.text import Classification
+from biphasic.tasks.kinds.examples import RecordFiles
+
+class Examples(RecordFiles):
+    pass
+
+class Learner(Classification.learner):
+    pass
+
+class Broken(Classification):
+    name = "broken"
+    facts = replace(Classification.facts, metrics=(metric_facts("accuracy"),))
+    examples = Examples(Classification.examples.record)
+    learner = Learner
+# END"""
+SUPERVISE, DOC = "    def supervise(", "    def doc"
+RETURN, TEXTS = "        return (Supervision(", "np.concatenate(texts)[:: self.every]"
+YIELD = "yield SourceDocument(id=str(number),"
+ORIGIN = f"    def origin(self, context):\n        return {{}}\n\n{DOC}"
+EVALUATE = """
+def evaluate(self, encoder, head):
+    scores = Classification.learner.evaluate(self, encoder, head)
+    {}
+    return {{name: replace(one, scores=one.scores + added) for name, one in scores.items()}}
+Learner.evaluate = evaluate
+"""
+# Edits of a plugin that keeps all rules, by the rule that is broken then.
+BROKEN = {
+    "objectives": {
+        "rows": (STRIDE, ("rows = batch.packed", "rows = batch.packed.part(0, 1)"),
+                 ("in batch.texts", "in batch.part(0, 1).texts")),
+        "positions": (STRIDE, (TEXTS, f"{TEXTS}[::-1].copy()")),
+        "specials": (STRIDE, ("in batch.texts", "in rows.spans")),
+        "directions": (STRIDE, ("frozenset({False})", "frozenset({True})")),
+        "pure": (STRIDE, ("[:: self.every]", "[np.random.randint(9) :: self.every]")),
+        "draws": (STRIDE, ("[:: self.every]",
+                           "[np.random.default_rng(mask_seed).integers(3) :: self.every]")),
+        "resume": (
+            STRIDE, ("class Stride", "_first = []\n\n\nclass Stride"),
+            (SUPERVISE, "    def at(self, step, *, num_steps):\n"
+                        f"        _first.clear()\n        return self\n\n{SUPERVISE}"),
+            ("[:: self.every]", "[min(len(_first), 1) :: self.every]"),
+            (RETURN, f"        _first.append(positions)\n{RETURN}"),
+        ),
+        "passes": (SMOOTHED, ("return plain + z_loss", "return plain / len(labels) + z_loss")),
+        "finite": (SMOOTHED, ("z_loss * logits.logsumexp(-1)",
+                              "z_loss * logits.sum(-1).fill_(float('inf'))")),
+        "determinants": (STRIDE, (SUPERVISE, "    def determinants(self, mask_seed):\n"
+                                             f"        return {{'name': 'stride'}}\n\n{SUPERVISE}")),
+    },
+    "optimizers": {
+        "updates": (MOMENTUM, ("weight.grad is None", "weight.ndim == 1")),
+        "rate": (MOMENTUM, ('group["lr"] * average', "0.01 * average")),
+        "pure": (MOMENTUM, ("add_(weight.grad)", "add_(weight.grad * torch.rand(()))")),
+        "moments": (MOMENTUM, ("        return 1\n", "        return 2\n")),
+        "resume": (
+            MOMENTUM, ("(torch.optim.Optimizer):", "(torch.optim.Optimizer):\n    count = 0"),
+            ("        for group in", "        self.count += 1\n        for group in"),
+            ('group["lr"] * average', 'group["lr"] * average / self.count'),
+        ),
+        "skips": (MOMENTUM, (" or self.found_inf", "")),
+        "determinants": (MOMENTUM, ("    def num_moments", "    def determinants(self):\n"
+                                    "        return {'name': 'm'}\n\n    def num_moments")),
+    },
+    "sources": {
+        "documents": (MAILBOX, ("id=str(number)", "id='1'")),
+        "pure": (MAILBOX, ("class Mail", "_read = []\n\n\nclass Mail"),
+                 (YIELD, f"_read.append(0); {YIELD}"),
+                 ("id=str(number)", "id=str(number + len(_read))")),
+        "origin": (MAILBOX, (DOC, ORIGIN.replace("{}", "{'at': str(self.file)}"))),
+        "determinants": (MAILBOX, (DOC, ORIGIN)),
+        "process": (MAILBOX, ("+ message", "+ str(set('abcdefghijklmnop')) + message")),
+    },
+    "executors": {
+        "slots": (THREADS, ("return self.jobs", "return 0")),
+        "runs": (THREADS, ("partial(work.watch, job_id)", "lambda _: None")),
+        "runs, all": (THREADS, ("    job.run", "    if job_id != 'run-1': job.run")),
+        "runs, without error": (THREADS, ("submit(run, work, job_id, over)",
+                                          "submit(print, job_id)")),
+        "failures": (THREADS, ("    job.run", "    if 'fail' in job_id: return\n    job.run")),
+        "stops": (THREADS, ("    job.run", "    with suppress(StoppedError): job.run")),
+    },
+    "task_kinds": {
+        "parse": (KIND, ("# END", """
+def inputs(self, task, split):
+    yield from [*Classification.examples.inputs(task, split)][1:]
+Examples.inputs = inputs
+""")),
+        "encode": (KIND, ("# END", """
+def encode(self, task):
+    Classification.learner.encode(self, task)
+    self.num_outputs += next(drawn)
+Learner.encode = encode
+drawn = iter(range(99))
+""")),
+        "loss": (KIND, ("# END", """
+Learner.mean_loss = lambda self, outputs, expected: outputs.mean(dim=0)
+""")),
+        "scores": (KIND, ("# END", """
+    facts = replace(Classification.facts, metrics=(metric_facts("f1"),))
+""")),
+        "pure": (KIND, ("# END", EVALUATE.format("added = random.random()"))),
+        "batches": (KIND, ("# END", EVALUATE.format(
+            'added = [len(some) for some, *_ in encoder.batches(self.sequences["test"])][0]'
+        ))),
+    },
+}  # fmt: skip
+KEPT = {
+    "objectives": {
+        "stride": (STRIDE, {}),
+        "smoothed": (SMOOTHED, {"smoothing": 0.2}),
+        "focal": (FOCAL, {"gamma": 2.0}),
+        "spans": (page_code("PoissonSpans"), {}),
+    },
+    "optimizers": {
+        "momentum": (MOMENTUM, {"momentum": 0.8}),
+        "scaled": ((ROOT / "evidence/tuning/scaled.py").read_text("utf-8"), {}),
+    },
+    "sources": {"mailbox": (MAILBOX.replace("class Mail", "print('read')\n\n\nclass Mail"), {})},
+    "executors": {"threads": (THREADS, {})},
+    "task_kinds": {"stars": (STARS, {})},
+}
+
+
+def table(of):
+    return [pytest.param(group, name, id=f"{group}-{name}") for group in of for name in of[group]]
 
 
 class Settings(Config):
@@ -33,33 +211,103 @@ def phase(**settings):
     return parse_config(Settings, {"phase": {"steps": 4, **settings}}, where="x").phase
 
 
-def optimizer(**settings):
-    return parse_config(Settings, {"optimizer": settings}, where="x").optimizer
+@pytest.fixture
+def write(tmp_path):
+    def write_edited(code, *edits):
+        for old, new in edits:
+            assert old in code, old
+            code = code.replace(old, new)
+        path = tmp_path / "plugin.py"
+        path.write_text(code, encoding="utf-8")
+        return path
+
+    return write_edited
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """Files of a small task."""
+    forget_plugins()
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for split, number in (("train", 12), ("dev", 6), ("test", 10)):
+        rows = [[f"the {pet} sat on mat {n} of {split}", stars] for n in range(number // 2)
+                for stars, pet in enumerate(("cat", "dog"), 1)]  # fmt: skip
+        write_csv(folder / f"{split}.csv", ["text", "label"], rows)
+    yield folder
+    forget_plugins()
+
+
+@pytest.fixture
+def check(tmp_path, write, texts):
+    """Check an edited plugin as `plugin check` does."""
+    box = mailbox.mbox(tmp_path / "list.mbox")
+    for number in range(8):
+        message = EmailMessage()
+        message["subject"] = f"message {number}"
+        message.set_content(f"the array of {number} rows holds tokens and their weights")
+        box.add(message)
+    box.close()
+
+    def checked(group, settings, code, *edits):
+        own = {"file": str(tmp_path / "list.mbox")} if group == "sources" else settings
+        return [
+            *check_named(str(write(code, *edits)), own, texts if group == "task_kinds" else None)
+        ]
+
+    return checked
 
 
 BOTH = [{"objective": "mlm"}, {"objective": "clm"}]
+OURS = {
+    "clm": {},
+    "mlm": {},
+    "mntp": {"selection": "word"},
+    "mlm-span": {"final_mlm_probability": 0.2, "selection": "span", "replacement": "bert"},
+    "diffusion": {},
+    "mix": {"objectives": BOTH, "shares": [0.5, 0.5]},
+    "alternate": {"objectives": BOTH, "every": 1},
+}
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"objective": "clm"},
-        {"objective": "mlm"},
-        {"objective": "mntp", "selection": "word"},
-        {
-            "objective": "mlm",
-            "final_mlm_probability": 0.2,
-            "selection": "span",
-            "replacement": "bert",
-        },
-        {"objective": "diffusion"},
-        {"objective": "mix", "objectives": BOTH, "shares": [0.5, 0.5]},
-        {"objective": "alternate", "objectives": BOTH, "every": 1},
-    ],
-    ids=lambda settings: "-".join(map(str, settings.values()))[:30],
-)
-def test_our_objectives_keep_all_rules(settings):
-    check_objective(phase(**settings))
+@pytest.mark.parametrize("name", OURS)
+def test_our_objectives_keep_all_rules(name):
+    check_objective(phase(objective=name.partition("-")[0], **OURS[name]))
+
+
+@pytest.mark.parametrize("settings", [{}, {"name": "muon"}], ids=["adamw", "muon"])
+def test_our_optimizers_keep_all_rules(settings):
+    check_optimizer(parse_config(Settings, {"optimizer": settings}, where="x").optimizer)
+
+
+@pytest.mark.parametrize("kind", ["sc", "ml"])
+def test_our_kinds_keep_all_rules(texts, kind):
+    check_kind(kind, texts)
+
+
+@pytest.mark.parametrize(("group", "name"), table(KEPT))
+def test_documented_plugins_keep_all_rules(check, group, name):
+    code, settings = KEPT[group][name]
+    [line] = check(group, settings, code)
+    number = len(RULES[group].names())
+    kept = rf"plugin\.py:\w+ \([0-9a-f]{{12}}\): keeps all {number} rules of {group}"
+    assert re.fullmatch(kept, line)
+
+
+@pytest.mark.parametrize(("group", "rule"), table(BROKEN))
+def test_a_plugin_that_breaks_a_rule_is_refused_by_its_name(check, group, rule):
+    broken = rf"^\w+: breaks the rule '{rule.partition(',')[0]}': "
+    with pytest.raises(ConfigError, match=broken):
+        check(group, {}, *BROKEN[group][rule])
+
+
+def test_every_rule_is_broken_here_and_on_the_page():
+    for group, rules in BROKEN.items():
+        assert {rule.partition(",")[0] for rule in rules} == {*RULES[group].names()}
+    section = PAGE.partition("## Rules")[2].partition("\n## ")[0]
+    named = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    groups = ("objectives", "optimizers", "sources", "executors")
+    assert named == [name for group in groups for name in RULES[group].names()]
 
 
 def test_an_objective_with_rows_of_its_own_is_refused(tmp_path):
@@ -67,85 +315,13 @@ def test_an_objective_with_rows_of_its_own_is_refused(tmp_path):
         check_objective(phase(objective="contrastive", pairs=str(tmp_path), batch=4))
 
 
-@pytest.mark.parametrize("settings", [{}, {"name": "muon"}], ids=["adamw", "muon"])
-def test_our_optimizers_keep_all_rules(settings):
-    check_optimizer(optimizer(**settings))
-
-
-def of_file(folder, source, *edits):
-    for old, new in edits:
-        assert old in source, old
-        source = source.replace(old, new)
-    path = folder / "plugin.py"
-    path.write_text(source, encoding="utf-8")
-    return path
-
-
-TEXTS = "np.concatenate(texts)[:: self.every]"
-RETURN = "        return (Supervision("
-BROKEN = {
-    "rows": [
-        ("rows = batch.packed", "rows = batch.packed.part(0, 1)"),
-        ("in batch.texts", "in batch.part(0, 1).texts"),
-    ],
-    "positions": [(TEXTS, f"{TEXTS}[::-1].copy()")],
-    "specials": [("in batch.texts", "in rows.spans")],
-    "directions": [("frozenset({False})", "frozenset({True})")],
-    "pure": [("[:: self.every]", "[np.random.randint(9) :: self.every]")],
-    "draws": [("[:: self.every]", "[np.random.default_rng(mask_seed).integers(3) :: self.every]")],
-    "resume": [
-        ("class Stride", "_first = []\n\n\nclass Stride"),
-        (
-            "    def supervise(",
-            "    def at(self, step, *, num_steps):\n"
-            "        _first.clear()\n"
-            "        return self\n\n"
-            "    def supervise(",
-        ),
-        ("[:: self.every]", "[min(len(_first), 1) :: self.every]"),
-        (RETURN, f"        _first.append(positions)\n{RETURN}"),
-    ],
-    "determinants": [
-        (
-            "    def supervise(",
-            "    def determinants(self, mask_seed):\n"
-            "        return {'name': 'stride'}\n\n"
-            "    def supervise(",
-        )
-    ],
-}  # fmt: skip
-"""Edits of an objective that keeps all rules, by the rule that is broken then."""
-
-
-def test_a_file_that_keeps_the_rules_passes(tmp_path):
-    check_objective(phase(objective=f"{of_file(tmp_path, STRIDE)}:Stride"))
-
-
-@pytest.mark.parametrize("rule", BROKEN)
-def test_an_objective_that_breaks_a_rule_is_refused_by_its_name(rule, tmp_path):
-    settings = phase(objective=f"{of_file(tmp_path, STRIDE, *BROKEN[rule])}:Stride")
-    with pytest.raises(ConfigError, match=f"^stride: breaks the rule '{rule}': "):
-        check_objective(settings)
-
-
-def test_an_error_of_a_class_names_the_rule_that_met_it(tmp_path):
-    edit = ("rows = batch.packed", "rows = batch.packd")
-    settings = phase(objective=f"{of_file(tmp_path, STRIDE, edit)}:Stride")
+def test_an_error_of_a_class_names_the_rule_that_met_it(check):
     with pytest.raises(ConfigError, match=r"rule 'rows': .*AttributeError: .*packd"):
-        check_objective(settings)
+        check("objectives", {}, STRIDE, ("rows = batch.packed", "rows = batch.packd"))
 
 
-SMOOTHED, FOCAL, MOMENTUM, SPANS = map(page_code, ("Smoothed", "Focal", "Momentum", "PoissonSpans"))
-LOSSES = {
-    "passes": ("return plain + z_loss", "return plain / len(labels) + z_loss"),
-    "finite": ("z_loss * logits.logsumexp(-1)", "z_loss * logits.sum(-1).fill_(float('inf'))"),
-}
-"""Edits of a loss, by the rule that is broken then."""
-
-
-def test_a_loss_of_ones_own_keeps_the_rules(tmp_path):
-    settings = phase(objective=f"{of_file(tmp_path, SMOOTHED)}:Smoothed", smoothing=0.2)
-    check_objective(settings)
+def test_a_loss_of_ones_own_has_an_identity(write):
+    settings = phase(objective=f"{write(SMOOTHED)}:Smoothed", smoothing=0.2)
     assert settings.identity(3) | {"plugin": None} == {
         "name": "smoothed",
         "smoothing": 0.2,
@@ -157,22 +333,21 @@ def test_a_loss_of_ones_own_keeps_the_rules(tmp_path):
     }
 
 
-def test_a_loss_weighted_by_predictability_keeps_the_rules(tmp_path):
-    settings = phase(objective=f"{of_file(tmp_path, FOCAL)}:Focal", gamma=2.0)
-    check_objective(settings)
+def test_a_loss_is_weighted_by_predictability(write):
+    settings = phase(objective=f"{write(FOCAL)}:Focal", gamma=2.0)
     part = ObjectiveRules(settings).parts()[0]
     even = torch.zeros(1, 4)  # each of four tokens has a chance of 1/4
     loss = float(part.per_label(even, torch.tensor([2])))
     assert loss == pytest.approx((1 - 1 / 4) ** 2 * math.log(4))
 
 
-def test_distillation_from_logits_keeps_the_rules(tmp_path):
+def test_distillation_from_logits_keeps_the_rules(write, tmp_path):
     small_model().save_pretrained(tmp_path / "teacher")
-    file = of_file(tmp_path, page_code("Taught"))
-    settings = phase(objective=f"{file}:Taught", teacher=str(tmp_path / "teacher"))
+    settings = phase(
+        objective=f"{write(page_code('Taught'))}:Taught", teacher=f"{tmp_path}/teacher"
+    )
     check_objective(settings)
-    teacher = fetch_model(tmp_path / "teacher").identity
-    assert settings.identity(3)["teacher"] == teacher
+    assert settings.identity(3)["teacher"] == fetch_model(tmp_path / "teacher").identity
     # By all tokens of the teacher, logits that give its probabilities are the best ones.
     size = small_vocabulary().size
     part = ObjectiveRules(settings.model_copy(update={"most": size})).parts()[0]
@@ -185,62 +360,36 @@ def test_distillation_from_logits_keeps_the_rules(tmp_path):
     assert len(first.values) == len(first.labels) < len(part.labels)
 
 
-def test_an_objective_that_draws_keeps_the_rules(tmp_path):
-    check_objective(phase(objective=f"{of_file(tmp_path, SPANS)}:PoissonSpans"))
+def test_a_kind_is_checked_on_a_folder(write, texts, cli):
+    path = write(STARS)
+    code, out, _ = cli("plugin", "check", f"{path}:Stars", "--task", texts)
+    assert (code, out) == (0, f"{next(check_named(str(path), {}, texts))}\n")
+    code, _, error = cli("plugin", "check", path)
+    assert (code, "a kind of task is checked with --task FOLDER" in error) == (2, True)
+    write_csv(texts / "test.csv", ["text", "label"], [["the food", 7]])
+    with pytest.raises(DataError, match=r"test\.csv:2: 'stars': Input .* less than or equal to 5"):
+        list(check_named(str(path), {}, texts))
 
 
-@pytest.mark.parametrize("rule", LOSSES)
-def test_a_loss_that_breaks_a_rule_is_refused_by_its_name(rule, tmp_path):
-    settings = phase(objective=f"{of_file(tmp_path, SMOOTHED, LOSSES[rule])}:Smoothed")
-    with pytest.raises(ConfigError, match=f"^smoothed: breaks the rule '{rule}': "):
-        check_objective(settings)
+def test_a_site_file_or_an_option_names_an_executor(write, tmp_path):
+    path, site = write(THREADS), tmp_path / "site.yaml"
+    site.write_text("{executor: ./plugin.py:Threads, jobs: 3}")
+    executor = load_executor(site)
+    assert (executor.num_slots, executor.plugin.origin) == (3, "plugin.py")
+    assert load_executor(f"{path}:Threads").num_slots == 2
+    site.write_text("{executor: local, workers: 1}")
+    assert load_executor(site) == Local(workers=1)
+    site.write_text("{executor: ./plugin.py:Threads, job: 3}")
+    with pytest.raises(ConfigError, match=r"unknown key 'executor.job' \(did you mean 'jobs'\?\)"):
+        load_executor(site)
+    site.write_text("{executor: elsewhere}")
+    with pytest.raises(ConfigError, match=r"'elsewhere' \(known: cluster, local\)"):
+        load_executor(site)
 
 
-BROKEN_STEPS = {
-    "updates": [("weight.grad is None", "weight.ndim == 1")],
-    "rate": [('group["lr"] * average', "0.01 * average")],
-    "pure": [("add_(weight.grad)", "add_(weight.grad * torch.rand(()))")],
-    "moments": [("        return 1\n", "        return 2\n")],
-    "resume": [
-        ("(torch.optim.Optimizer):", "(torch.optim.Optimizer):\n    count = 0"),
-        ("        for group in", "        self.count += 1\n        for group in"),
-        ('group["lr"] * average', 'group["lr"] * average / self.count'),
-    ],
-    "skips": [(" or self.found_inf", "")],
-    "determinants": [
-        (
-            "    def num_moments",
-            "    def determinants(self):\n"
-            "        return {'name': 'momentum'}\n\n"
-            "    def num_moments",
-        )
-    ],
-}  # fmt: skip
-
-
-def test_an_optimizer_of_a_file_keeps_the_rules(tmp_path):
-    check_optimizer(optimizer(name=f"{of_file(tmp_path, MOMENTUM)}:Momentum", momentum=0.8))
-
-
-def test_the_optimizer_of_several_widths_keeps_the_rules():
-    file = Path(__file__).parents[3] / "evidence/tuning/scaled.py"
-    check_optimizer(optimizer(name=f"{file}:Scaled"))
-
-
-@pytest.mark.parametrize("rule", BROKEN_STEPS)
-def test_an_optimizer_that_breaks_a_rule_is_refused_by_its_name(rule, tmp_path):
-    settings = optimizer(name=f"{of_file(tmp_path, MOMENTUM, *BROKEN_STEPS[rule])}:Momentum")
-    with pytest.raises(ConfigError, match=f"^momentum: breaks the rule '{rule}': "):
-        check_optimizer(settings)
-
-
-def test_every_rule_has_a_plugin_that_breaks_it():
-    assert {*BROKEN, *LOSSES} == {*ObjectiveRules.names()}
-    assert {*BROKEN_STEPS} == {*OptimizerRules.names()}
-
-
-def test_the_page_has_every_rule():
-    section = PAGE.partition("## Rules")[2].partition("\n## ")[0]
-    named = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
-    groups = ("objectives", "optimizers", "sources", "executors")
-    assert named == [name for group in groups for name in RULES[group].names()]
+def test_the_log_of_a_job_that_died_is_quoted(write, tmp_path):
+    write(page_code("Hosts"))
+    site = tmp_path / "site.yaml"
+    site.write_text("{executor: ./plugin.py:Hosts, hosts: [nowhere], command: [env]}")
+    with pytest.raises(ConfigError, match=r"^hosts: .*'runs'.*nowhere.*No such file"):
+        check_executor(load_executor(site))

@@ -2,7 +2,6 @@
 
 import json
 import mailbox
-import re
 from email.message import EmailMessage
 
 import pytest
@@ -16,25 +15,12 @@ from biphasic.plugins import load_with_plugins, shown
 from biphasic.study.inputs.corpus import locate_corpus
 from biphasic.study.resolve import resolve
 from biphasic.study.study import Study
-from biphasic.testing import SourceRules, check_source
-from plugin_files import PAGE, forget_plugins, page_code
+from plugin_files import forget_plugins, page_code
 from tiny_study import clm, tiny_study
 
 MAILBOX = page_code("Mailbox")
 YIELD = "yield SourceDocument(id=str(number),"
 ORIGIN = "    def origin(self, context):\n        return {}\n\n    def doc"
-BROKEN = {
-    "documents": [("id=str(number)", "id='1'")],
-    "pure": [
-        ("class Mail", "_read = []\n\n\nclass Mail"),
-        (YIELD, f"_read.append(0); {YIELD}"),
-        ("id=str(number)", "id=str(number + len(_read))"),
-    ],
-    "origin": [("    def doc", ORIGIN.format("{'at': str(self.file)}"))],
-    "determinants": [("    def doc", ORIGIN.format("{}"))],
-    "process": [("+ message", "+ str(set('abcdefghijklmnop')) + message")],
-}  # fmt: skip
-"""Edits of a source that keeps all rules, by the rule that is broken then."""
 
 
 @pytest.fixture
@@ -191,20 +177,3 @@ def test_an_installed_source_is_loaded_by_name(spec, tmp_path, monkeypatch):
     (tmp_path / "mbox").mkdir()
     with pytest.raises(ConfigError, match=r"also a file or folder; .* as \./mbox"):
         load(spec)
-
-
-def test_a_source_that_keeps_the_rules_passes(spec):
-    check_source(load(spec, ("class Mail", "print('read')\n\n\nclass Mail")).sources[0])
-
-
-@pytest.mark.parametrize("rule", BROKEN)
-def test_a_source_that_breaks_a_rule_is_refused_by_its_name(rule, spec):
-    source = load(spec, *BROKEN[rule]).sources[0]
-    with pytest.raises(ConfigError, match=f"^mailbox: breaks the rule '{rule}': "):
-        check_source(source)
-
-
-def test_the_page_has_every_rule():
-    assert {*BROKEN} == {*SourceRules.names()}
-    table = PAGE.partition("| Text source | Rule |")[2].partition("\n\n")[0]
-    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [*SourceRules.names()]
