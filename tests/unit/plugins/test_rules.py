@@ -122,7 +122,7 @@ BROKEN = {
         "finite": (SMOOTHED, ("z_loss * logits.logsumexp(-1)",
                               "z_loss * logits.sum(-1).fill_(float('inf'))")),
         "determinants": (STRIDE, (SUPERVISE, "    def determinants(self, mask_seed):\n"
-                                             f"        return {{'name': 'stride'}}\n\n{SUPERVISE}")),
+                                             f"        return {{'name': 's'}}\n\n{SUPERVISE}")),
     },
     "optimizers": {
         "updates": (MOMENTUM, ("weight.grad is None", "weight.ndim == 1")),
