@@ -75,7 +75,10 @@ def task(tmp_path, make_task):
     return make_task(tmp_path / "first-word")
 
 
-@pytest.fixture(params=["bert", "llama"])
+each_model = pytest.mark.parametrize("plain_model", ["bert", "llama"], indirect=True)
+
+
+@pytest.fixture
 def plain_model(request, tmp_path, documents):
     """A folder as transformers writes it, with a tokenizer that has no mask token."""
     shape = {
@@ -88,10 +91,10 @@ def plain_model(request, tmp_path, documents):
     }
     model = (
         BertForMaskedLM(BertConfig(**shape))
-        if request.param == "bert"
+        if getattr(request, "param", "bert") == "bert"
         else LlamaForCausalLM(LlamaConfig(**shape))
     )
-    folder = tmp_path / request.param
+    folder = tmp_path / "model"
     model.save_pretrained(folder)
     train_tokenizer([text for _, text in documents], vocab_size=320).save(folder)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
@@ -227,6 +230,7 @@ def test_a_job_does_not_score_a_model_that_was_changed_since(plain_model, task, 
         job.run(lambda _: None)
 
 
+@each_model
 def test_a_plain_model_is_evaluated_once(plain_model, task, settings):
     root = settings["root"]
     first = evaluate(plain_model, task, **settings)
@@ -240,6 +244,7 @@ def test_a_plain_model_is_evaluated_once(plain_model, task, settings):
     assert len(list(root.glob("store/finetunes/*/result.json"))) == 3 + len(first.baselines)
 
 
+@each_model
 def test_a_decoder_is_scored_as_it_is(plain_model, task, settings):
     settings["seeds"] = [0]
     [opened] = evaluate(plain_model, task, **settings).results
@@ -414,6 +419,7 @@ def test_every_task_is_checked_before_the_first_begins(plain_model, task, traini
     assert trainings == []
 
 
+@each_model
 @pytest.mark.usefixtures("warm")
 def test_separate_workers_give_the_same_numbers(plain_model, tmp_path, task):
     settings = {**GRID, "protocol": PROTOCOL, "quiet": True}
