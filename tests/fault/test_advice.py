@@ -1,5 +1,6 @@
 """What messages about damage say to do is done here, word for word; it ends well."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -175,32 +176,43 @@ def test_reports_name_results_that_lost_a_file(root, cli):
     assert "model.safetensors: wrong size" in problems
 
 
-def test_an_edited_study_keeps_no_old_report_while_it_runs(
-    root, tmp_path, cli, monkeypatch, rendered
-):
+INTERRUPTED = """
+from biphasic import report_study
+from biphasic.execution.executor import ExecutorConfig
+
+class Interrupted(ExecutorConfig):
+    reports: bool = False
+    num_slots = property(lambda _: 1)
+
+    def start(self, work):
+        if self.reports:
+            report_study(work.folder)
+        raise KeyboardInterrupt
+"""
+
+
+def run_interrupted(study, root, cli, **settings):
+    """Run a study on an executor that is interrupted as it starts."""
+    (study.parent / "stop.py").write_text(INTERRUPTED)
+    site = study.parent / "site.yaml"
+    site.write_text(json.dumps({"executor": "./stop.py:Interrupted", **settings}))
+    code, _, err = cli("study", "run", study, "--root", root, "--site", site)
+    assert code == 130, err
+
+
+def test_an_edited_study_keeps_no_old_report_while_it_runs(root, tmp_path, cli, rendered):
     arms = [{"name": "longer", "phases": [{"objective": "clm", "steps": 20}]}]
     study = write_study(tmp_path, title="Another question", arms=arms, tasks=[])
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("biphasic.study.run.run._run", stop)
-    assert cli("study", "run", study, "--root", root)[0] == 130
+    run_interrupted(study, root, cli)
     page = (root / "mini/report/report.html").read_text()
     assert "Another question" in page
     assert "Miniature" not in page
 
 
-def test_a_study_can_be_reported_while_it_runs_for_the_first_time(root, tmp_path, cli, monkeypatch):
+def test_a_study_can_be_reported_while_it_runs_for_the_first_time(root, tmp_path, cli):
     study = write_study(tmp_path, name="other", tasks=[])
-
-    def report(*_: object) -> None:
-        assert cli("study", "report", "other", "--root", root)[0] == 0
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("biphasic.study.run.run._run", report)
     shutil.rmtree(root / "store/states")
-    assert cli("study", "run", study, "--root", root)[0] == 130
+    run_interrupted(study, root, cli, reports=True)
     problems = (root / "other/report/problems.csv").read_text()
     assert "has not been trained" in problems
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from biphasic import locks
 from biphasic.config import parse_config
 from biphasic.errors import DataError, LockedError
 from biphasic.files import digest, write_json
@@ -331,16 +330,18 @@ with lock_work(Path(sys.argv[1]), "work"):
 
 def test_no_work_starts_while_cleaning(root, store, monkeypatch):
     fake_state(store, "useless")
-    remove, refused = locks.remove, []
+    remove, refused = shutil.rmtree, []
 
-    def try_to_work(path):
-        work = [sys.executable, "-c", WORK, str(store)]
-        tried = subprocess.run(work, capture_output=True, text=True, check=False)
-        refused.append(tried.stderr)
-        remove(path)
+    def try_to_work(path, **options):
+        if Path(path).is_relative_to(store):
+            work = [sys.executable, "-c", WORK, str(store)]
+            tried = subprocess.run(work, capture_output=True, text=True, check=False)
+            refused.append(tried.stderr)
+        remove(path, **options)
 
-    monkeypatch.setattr(locks, "remove", try_to_work)
-    clean(root, delete=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", try_to_work)
+        clean(root, delete=True)
     assert ["being cleaned" in message for message in refused] == [True]
 
 
@@ -444,13 +445,14 @@ def test_an_interrupted_deletion_leaves_nothing_that_looks_finished(root, store,
 def test_a_cleaner_that_lost_its_lock_deletes_nothing_more(root, store, monkeypatch):
     fake_state(store, "useless-1")
     fake_state(store, "useless-2")
-    remove = locks.remove
+    remove = shutil.rmtree
 
-    def lose_the_lock(path):
-        remove(path)
-        (store / ".cleaning").write_text("another process's\n")
+    def lose_the_lock(path, **options):
+        remove(path, **options)
+        if Path(path).is_relative_to(store):
+            (store / ".cleaning").write_text("another process's\n")
 
-    monkeypatch.setattr(locks, "remove", lose_the_lock)
-    with pytest.raises(LockedError, match="another process took over"):
+    with monkeypatch.context() as patch, pytest.raises(LockedError, match="took over"):
+        patch.setattr(shutil, "rmtree", lose_the_lock)
         clean(root, delete=True)
     assert len(list((store / "states").glob("useless-*"))) == 1

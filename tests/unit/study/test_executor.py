@@ -9,6 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from queue import SimpleQueue
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -29,7 +30,8 @@ PATIENCE = 120
 ONE = (Slot(0),)
 
 
-def executor_on(store, *, slots=ONE, load=load_job):
+def executor_on(store, *, slots=ONE, load=load_job, run=None):
+    """Return an executor on processes, or on what only calls `run`."""
     work = Work(
         store,
         store,
@@ -39,7 +41,9 @@ def executor_on(store, *, slots=ONE, load=load_job):
         watch=lambda *_: None,
         say=print,
     )
-    return WorkerPool(work, {slot: work.process(f"worker-{slot.index}") for slot in slots})
+    if run is None:
+        return WorkerPool(work, {slot: work.process(f"worker-{slot.index}") for slot in slots})
+    return WorkerPool(work, {slot: Mock(run=run) for slot in slots})
 
 
 def failure(executor, job_id):
@@ -101,12 +105,9 @@ def test_a_job_that_another_process_finished_before_the_worker_locked_it_is_not_
         executor.submit(save_trivial(tmp_path, "a", runs=RUNS)).result(timeout=PATIENCE)
 
 
-def test_what_breaks_the_watcher_fails_the_job_and_not_the_study(tmp_path, monkeypatch):
-    def broken(*_, **__):
-        raise RuntimeError("boom")
-
-    monkeypatch.setattr(WorkerProcess, "run", broken)
-    with executor_on(tmp_path) as executor, pytest.raises(RuntimeError, match="boom"):
+def test_what_breaks_the_watcher_fails_the_job_and_not_the_study(tmp_path):
+    broken = Mock(side_effect=RuntimeError("boom"))
+    with executor_on(tmp_path, run=broken) as executor, pytest.raises(RuntimeError, match="boom"):
         executor.submit(save_trivial(tmp_path, "a")).result(timeout=PATIENCE)
 
 
@@ -122,7 +123,7 @@ def test_jobs_that_the_store_does_not_have_are_refused(tmp_path):
             executor.submit("old")
 
 
-def test_a_job_of_several_slots_waits_for_them_and_is_not_overtaken(tmp_path, monkeypatch):
+def test_a_job_of_several_slots_waits_for_them_and_is_not_overtaken(tmp_path):
     """Asked without workers: what is given to which slots, in which order."""
     needed = {"first": 1, "second": 1, "both": 2, "one": 1, "last": 1}
     order, ends = [], {name: threading.Event() for name in needed}
@@ -130,12 +131,12 @@ def test_a_job_of_several_slots_waits_for_them_and_is_not_overtaken(tmp_path, mo
     def load(_store, job_id):
         return SimpleNamespace(num_slots=needed[job_id])
 
-    def run(_worker, job_id, _watch, *, environment):
+    def run(job_id, _watch, *, environment):
         order.append((job_id, environment["CUDA_VISIBLE_DEVICES"]))
         assert ends[job_id].wait(PATIENCE)
 
-    monkeypatch.setattr(WorkerProcess, "run", run)
-    with executor_on(tmp_path, slots=(Slot(0, "gpu0"), Slot(1, "gpu1")), load=load) as executor:
+    slots = (Slot(0, "gpu0"), Slot(1, "gpu1"))
+    with executor_on(tmp_path, slots=slots, load=load, run=run) as executor:
         futures = {name: executor.submit(name) for name in needed}
         ends["first"].set()
         futures["first"].result(timeout=PATIENCE)

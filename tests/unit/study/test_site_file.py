@@ -1,6 +1,7 @@
 """Site files: what they allow, what they say of groups, and first ones from sinfo."""
 
 import os
+import sys
 
 import pytest
 import yaml
@@ -22,7 +23,7 @@ def test_shipped_site_files_are_valid(name, pytestconfig):
 
 
 def test_without_parsl_a_line_says_how_to_get_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("biphasic.execution.cluster.site.find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "parsl", None)
     with pytest.raises(ConfigError, match=r"pip install 'parsl>="):
         load_site(written(tmp_path / "site.yaml"))
 
