@@ -114,13 +114,6 @@ def test_study_run_does_nothing_else(cli, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bad_settings_are_refused_as_ever(cli, tmp_path):
-    path = tmp_path / "recipe.yaml"
-    path.write_text("model: pico\nlearning_rate: {peak: 1}\nphases: [{objective: cml, steps: 1}]\n")
-    code, out, _ = cli("pretrain", path, "--print-config")
-    assert (code, out) == (2, "")
-
-
 def test_adapt_prints_the_recipe_of_its_model(cli, tmp_path, monkeypatch):
     from tiny_use import write_model
 

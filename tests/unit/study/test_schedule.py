@@ -10,9 +10,7 @@ from biphasic.execution.job import (
     JobFailedError,
     Request,
     RequeuedError,
-    dependents,
     longest_paths,
-    with_dependents,
 )
 from biphasic.execution.scheduler import Clock, RetryPolicy, Scheduler
 
@@ -115,9 +113,10 @@ def test_a_branch_starts_as_soon_as_its_state_exists_and_no_slot_is_idle():
     assert lines.index("done trunk") < lines.index("started long") < lines.index("done alone")
 
 
-def test_unknown_costs_count_as_one_step():
-    items = [item("a", cost=0), item("b", "a", 0), item("c", cost=0)]
-    assert longest_paths(items) == {"b": 1, "a": 2, "c": 1}
+def test_among_jobs_of_unknown_cost_longer_chains_come_first():
+    executor = FakeExecutor()
+    run([item("c", cost=0), item("a", cost=0), item("b", "a", 0)], executor)
+    assert executor.submitted == ["a", "c", "b"]
 
 
 def test_ties_go_to_the_first_in_the_study():
@@ -232,13 +231,6 @@ def test_a_request_retries_failed_jobs(jobs):
     outcome, _ = run(TREE, executor, notes=notes, read_requests=ask)
     assert notes.lines.count("revived trunk") == 1
     assert (outcome.num_executed, outcome.failures, outcome.blocked) == (5, (), ())
-
-
-def test_all_dependents_of_a_job_are_listed():
-    waiting = dependents({item.id: item.needs for item in TREE})
-    assert waiting["trunk"] == ["short", "long"]
-    assert with_dependents("trunk", waiting) == ["short", "long", "leaf"]
-    assert with_dependents("leaf", waiting) == []
 
 
 def test_a_job_that_cannot_be_saved_is_retried_and_then_fails():

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-import biphasic
 from biphasic import estimate
 from biphasic.data.packing import pack_sequences
 from biphasic.model.compute.layers import recompute_activations
@@ -321,10 +320,6 @@ def test_given_numbers_replace_those_of_the_table():
     assert (device.memory, device.flops) == (94e9, known_devices()["h100"].flops)
     assert device.source.endswith("memory as given")
     assert choose_device(None).name == "h100"
-
-
-def test_python_has_the_same_function():
-    assert biphasic.estimate is estimate
 
 
 def test_the_command_prints_and_imports_no_torch(tmp_path):
