@@ -129,6 +129,8 @@ def test_files_that_are_read(tmp_path, monkeypatch, name):
     for what, expected in case["gives"].items():
         if what == "rows":
             found = read_jsonl(made / "test.jsonl")
+        elif what == "absent":
+            found = expected if not (made / expected).exists() else made / expected
         elif what in OF_TASK:
             found = OF_TASK[what](task)
         else:

@@ -31,7 +31,7 @@ from biphasic.tasks.kinds.questions import Answer, Question
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.kinds.tagging import TaggedSentence
 from biphasic.tasks.records import SPLITS, ExampleTask, RetrievalTask, TaskContent
-from biphasic.tasks.source import split_source
+from biphasic.tasks.source import find_source, split_source
 from custom_tasks import jsonl, refused, task_info, write_beir, write_csv, write_splits, write_yaml
 
 MANUAL = Path(__file__).parents[3] / "docs" / "tasks.md"
@@ -289,8 +289,8 @@ def test_a_task_is_built_once_and_rebuilt_when_what_is_read_changes(store, moods
     assert store.said == said
     write_splits(moods, ".csv", "text,label\na,x\nc,y\n", "test")
     assert store.folder_of(f"sc:{moods}") != first
-    seeded = write_yaml(moods, "kind: sc\nname: mood\nfolder: .\nseed: 1\n")
-    assert store.folder_of(seeded) != first
+    seeded = (write_yaml(moods, f"kind: sc\nfolder: .\nseed: {n}\n") for n in (1, 2))
+    assert len({store.folder_of(path) for path in seeded}) == 2
     (moods / "labels.json").write_text('["x", "y"]')
     listed = write_yaml(moods, "kind: sc\nfolder: .\nlabels: [y, x]\n")
     folder = store.folder_of(listed)
@@ -321,6 +321,9 @@ def test_two_writers_at_once(store, moods):
 def test_task_folders_keep_their_identity(store, custom):
     folder = write_rows(custom / "own", template="T: {text}")
     assert store.task(folder) == store.task(f"sc:{folder}") == load_task(folder)
+    before = store.folder_of(folder)
+    (folder / "test.jsonl").write_text(jsonl({**ROW, "label": 0}))
+    assert store.folder_of(folder) != before
 
 
 def test_zero_shot_of_a_task_folder_drops_prompts_and_training(store, custom):
@@ -374,8 +377,11 @@ def test_revisions_and_copies_that_cannot_be_used(store, custom):
             store.folder_of(source, revision="abc")
     (custom / "file").touch()
     for copies in (custom / "file", custom / "nowhere"):
-        with pytest.raises(DataError, match=f"^{copies}: no such folder"):
+        with pytest.raises(DataError, match=rf"^{copies}: no such folder \(local copies for"):
             store.folder_of("sst2", copies=copies)
+    for source in ("mteb:STSBenchmark", "sst2"):
+        assert find_source(source).is_remote
+        assert not find_source(source, copies=custom).is_remote
 
 
 CAFES = ("caf\N{LATIN SMALL LETTER E WITH ACUTE}", "cafe\N{COMBINING ACUTE ACCENT}")
