@@ -96,7 +96,7 @@ def model(tokenizer: TextTokenizer, one_thread: None) -> PreTrainedModel:
 def tiny_protocol() -> FinetuneProtocol:
     """Enough steps to learn a tiny task."""
     return FinetuneProtocol(
-        max_steps=60,
+        max_steps=40,
         max_epochs=10,
         batch_size=16,
         max_seqlen=64,

@@ -76,8 +76,8 @@ def same(first, second):
 
 @pytest.mark.parametrize(
     ("kind", "precision"),
-    # Precision is the body's; kinds differ in what follows it.
-    [("sc", "fp32"), ("sc", "paper"), *((kind, "bf16") for kind in TRAINED)],
+    # Precision is the body's; kinds differ in what follows it, and `ml` and `sr` hardly from `sc`.
+    [("sc", "fp32"), ("sc", "paper"), *((kind, "bf16") for kind in ("tc", "qa", "ir"))],
 )
 def test_a_run_after_another_equals_the_run_alone_bitwise(model, run_of, kind, precision):
     losses = []
