@@ -1,19 +1,113 @@
-"""Kinds with one output vector per text: targets, losses, and what is kept of each text."""
+"""Kinds with one output vector per text: labels, sets of labels and numbers."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import accuracy_score, f1_score
 from torch import nn
 
-from biphasic.errors import TrainingError
+from biphasic.analysis.scores.examples import metric_examples
+from biphasic.errors import DataError, TrainingError
+from biphasic.rows import Row
 from biphasic.tasks.finetune import encode_task
+from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.kinds.similarity import standardisation
 from biphasic.tasks.kinds.text import AnsweredText
+from biphasic.tasks.labels_and_qrels import Labels, found_labels, found_tags
+from biphasic.tasks.metrics import multi_label_scores
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, ExampleTask
 from custom_tasks import task_info
+
+PATH = Path("train.csv")
+
+
+def row(label: Any, number: int = 1) -> Row:
+    return Row(PATH, number, {"label": label})
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        (["b", "a", "b"], ("a", "b")),
+        (["10", "9", "-1"], ("-1", "9", "10")),
+        ([10, 9], ("9", "10")),
+        (["10", "9", "x"], ("10", "9", "x")),
+        (["very good", "bad"], ("bad", "very good")),
+    ],
+)
+def test_labels_of_a_training_split_are_sorted(values, names):
+    assert found_labels([row(value) for value in values], "label", source="train").names == names
+
+
+@pytest.mark.parametrize(
+    ("names", "is_numbered", "values"),
+    [
+        # Names as they are, and positions as numbers or in text files.
+        (("bad", "good"), False, {"good": 1, 1: 1, "1": 1}),
+        (("bad", "good"), True, {"good": 1, 1: 1, "1": 1}),
+        # Where names are numbers, a number is a name, ...
+        (("1", "2", "3"), False, {"1": 0, 1: 0, 3: 2, "3": 2}),
+        # ... but labels.json numbers labels, as in a task folder.
+        (("1", "2", "3"), True, {0: 0, 1: 1, "1": 0}),
+    ],
+)
+def test_numbers_and_names(names, is_numbered, values):
+    labels = Labels(names, "labels.json", is_numbered)
+    assert {value: labels.number(row(value), "label") for value in values} == values
+
+
+def test_numbers_are_no_positions_among_names_that_nobody_listed():
+    found = found_labels([row("yes"), row("no")], "label", source="the training split")
+    assert found.number(row("yes"), "label") == 1
+    for value in (0, "1"):
+        with pytest.raises(DataError, match=rf"train.csv:1: the label {value} is a number, but "):
+            found.number(row(value), "label")
+
+
+def test_tags_of_a_training_split_have_both_sides_of_every_type():
+    rows = [Row(PATH, 1, {"tags": ["O", "B-PER"]}), Row(PATH, 2, {"tags": ["B-LOC", "I-LOC"]})]
+    assert found_tags(rows, source="train").names == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+    with pytest.raises(DataError, match="tag 3 at token 1 "):
+        found_tags([Row(PATH, 1, {"tags": ["O", 3]})], source="train")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_metrics_are_those_of_scikit_learn_and_of_single_examples(seed):
+    draw = np.random.default_rng(seed)
+    expected, predicted = draw.random((2, 40, 5)) < draw.choice([0.02, 0.3, 0.7])
+    expected[0, 0] = True
+    scores = multi_label_scores(expected, predicted)
+    assert scores["micro_f1"] == f1_score(expected, predicted, average="micro", zero_division=0)
+    used = (expected | predicted).any(axis=0)
+    assert scores["macro_f1"] == f1_score(
+        expected[:, used], predicted[:, used], average="macro", zero_division=0
+    )
+    assert scores["subset_accuracy"] == accuracy_score(expected, predicted)
+    columns = {
+        "correct": (expected == predicted).all(axis=1),
+        "label": [[str(n) for n in np.flatnonzero(row)] for row in expected],
+        "predicted": [[str(n) for n in np.flatnonzero(row)] for row in predicted],
+        "num_labels": expected.sum(axis=1),
+        "num_predicted": predicted.sum(axis=1),
+        "num_right": (expected & predicted).sum(axis=1),
+    }
+    for metric in KINDS["ml"].facts.metric_keys:
+        assert metric_examples(metric, columns).value == pytest.approx(scores[metric])
+
+
+def test_no_label_at_all_scores_zero():
+    none = np.zeros((3, 2), dtype=np.bool_)
+    expected = {"micro_f1": 0.0, "macro_f1": 0.0, "subset_accuracy": 1.0}
+    assert multi_label_scores(none, none) == expected
+    columns = {"label": [[], [], []], "predicted": [[], [], []]}
+    assert metric_examples("macro_f1", columns).value == 0.0
+
 
 LABELS = ("fast", "new", "old")
 LABEL_SETS = {"train": ((0, 1), ()), "validation": ((2,),), "test": ((0, 2), (1,), ())}
