@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from huggingface_hub import HfApi
 from tokenizers import normalizers, pre_tokenizers
 from transformers import AutoModelForMaskedLM
 
 import biphasic
 from biphasic import evaluate
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
-from biphasic.export import push as pushing
 from mini_study import flip
 from tiny_use import read_jsonl, sentencepiece, tiny_tokenizer, write_jsonl, write_model
 
@@ -204,30 +204,18 @@ def test_a_headless_model_scores_nothing(one_thread, encoder, tmp_path):
         model.score([])
 
 
-class Hub:
-    """A hub in memory."""
-
-    def __init__(self):
-        self.files = {}
-
-    def create_repo(self, *_, **__):
-        pass
-
-    def upload_folder(self, *, repo_id, folder_path, allow_patterns, **_):
-        self.files[repo_id] = {name: (folder_path / name).read_bytes() for name in allow_patterns}
-
-
 def test_an_encoder_is_pushed(one_thread, encoder, monkeypatch):
-    hub = Hub()
-    monkeypatch.setattr(pushing, "HfApi", lambda: hub)
-    monkeypatch.setattr(pushing, "get_token", lambda: "token")
+    sent = {}
+    monkeypatch.setenv("HF_TOKEN", "token")
+    monkeypatch.setattr(HfApi, "create_repo", lambda *_, **__: None)
+    monkeypatch.setattr(HfApi, "upload_folder", lambda _, **options: sent.update(options))
     model = biphasic.load(encoder)
     listed = model.push("me/mine")
-    assert (listed.address, hub.files) == (None, {})
+    assert (listed.address, sent) == (None, {})
     pushed = model.push("me/mine", go=True)
     assert pushed.address.endswith("/me/mine")
-    assert hub.files["me/mine"]["config.json"] == (encoder / "config.json").read_bytes()
-    assert list(pushed.frame["file"]) == sorted(hub.files["me/mine"])
+    assert (sent["repo_id"], sent["folder_path"]) == ("me/mine", encoder)
+    assert list(pushed.frame["file"]) == sorted(sent["allow_patterns"])
     assert "model.safetensors" in str(listed)
     assert listed.notes == ("no README.md: users will not know what this is",)
 
