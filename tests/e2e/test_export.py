@@ -78,12 +78,3 @@ def test_pretrain_export_push(state, tmp_path, cli, warm):
     assert "model.safetensors" in printed
     assert "nothing uploaded; add --go" in printed
     assert "'license' is not filled in" in message
-
-    again = cli("export", state, out)
-    assert (again[0], again[1]) == (0, f"{out}\n")
-    assert "already made from the same model and settings; nothing to do" in again[2]
-    other = cli("export", state, out, "--precision", "bf16")
-    assert (other[0], "made from another model, text or settings" in other[2]) == (2, True)
-    assert cli("export", state, tmp_path / "other", "--format", "hff")[0] == 2
-    assert cli("push", state, "me/my-encoder")[0] == 2
-    assert not (tmp_path / "other").exists()

@@ -13,15 +13,6 @@ def run(*arguments):
     return CliRunner().invoke(app, ["analyze", *map(str, arguments)])
 
 
-@pytest.fixture
-def results(tmp_path):
-    # Means 3 points apart; at 1e-5 everything is worse, also on validation.
-    for model, shift in (("a", 0.03), ("b", 0.0)):
-        tests = [0.60 + shift, 0.62 + shift, 0.64 + shift + (0.001 if shift else 0)]
-        write_cell(tmp_path, f"results/{model}/sc/MNLI", {"1e-4": tests, "1e-5": [0.5, 0.5, 0.5]})
-    return tmp_path
-
-
 def test_one_rate_for_all_seeds_is_another_choice(tmp_path):
     write_cell(tmp_path, "m/sc/x", {"1e-4": [0.6, 0.7], "1e-5": [0.5, 0.5]})
     path = tmp_path / "m/sc/x/lr1e-5_sd1/results.json"

@@ -28,10 +28,10 @@ from biphasic.errors import BiphasicError, CheckpointError, ConfigError, DataErr
 from biphasic.export import check, write
 from biphasic.files import write_json
 from biphasic.model.loading.build import load_encoder
-from biphasic.store import MANIFEST
 from biphasic.tasks.embedding import Choices, embedding_settings
 from biphasic.tasks.encoding import Encoder, encode_texts
 from mini_study import run_command
+from refusals import refusals, refused
 from warm import forking
 
 TEXTS = ["the rows of an array", "model", "each value was read in order " * 4]
@@ -231,80 +231,79 @@ class TestCheck:
         assert nothing_written(tmp_path / "out")
 
 
+def test_the_same_again_is_done_and_another_is_refused(made, capsys):
+    state, out, _ = made
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    assert export_model(state, out, format="sentence-transformers") == out
+    message = f"{out}: already made from the same model and settings; nothing to do\n"
+    assert capsys.readouterr().err == message
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+    with pytest.raises(ConfigError, match="made from another model"):
+        export_model(state, out, format="hf")
+
+
+def changed(name: str, change: Any) -> Any:
+    """Return what changes a JSON file of a model."""
+    return lambda folder: write_json(folder / name, change(json.loads((folder / name).read_text())))
+
+
+def without_mask(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name != "mask_token"}
+
+
+def damaged(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
+
+
+# A setting, or what is done to a model of a family or to a state.
+@refusals(
+    {
+        "format": (
+            {"format": "hff"}, ConfigError, "format: unknown value 'hff' (did you mean 'hf'?)"
+        ),
+        "precision": (
+            {"precision": "fp16"}, ConfigError,
+            "precision: unknown value 'fp16'; give fp32 or bf16",
+        ),
+        "size": ({"max_shard_size": "lots"}, ConfigError, "max_shard_size: 'lots' is not a size"),
+        "onnx": ({"format": "onnx", "precision": "bf16"}, ConfigError, "not supported for ONNX"),
+        "no weights": (
+            ("bert", lambda folder: (folder / "model.safetensors").unlink()), DataError,
+            "bert: no weights here",
+        ),
+        "no mask": (
+            ("qwen3", changed("tokenizer_config.json", without_mask)), DataError,
+            "the tokenizer has no mask token",
+        ),
+        "tokenizer": (
+            ("qwen3", None, {"vocab_size": 200}), DataError,
+            "ids up to 319, but the model has rows for only 200; they do not belong together",
+        ),
+        "shapes": (
+            ("qwen3", changed("config.json", lambda config: {**config, "intermediate_size": 56})),
+            ModelError, "other shapes",
+        ),
+        "state": (("state", damaged), CheckpointError, "SHA-256 differs"),
+        "no model": ("empty", DataError, "no model here"),
+        "hub": ("some-owner/some-model", DataError, "some-owner/some-model"),
+    }
+)  # fmt: skip
 @pytest.mark.usefixtures("unchecked")
-class TestBadInput:
-    """One clear line each, and nothing is written."""
-
-    def refuse(
-        self, model: Path | str, out: Path, kind: type[BiphasicError], words: str, **options: Any
-    ) -> None:
-        with pytest.raises(kind, match=words) as caught:
-            export_model(model, out, **options)
-        assert "\n" not in str(caught.value)
-        assert nothing_written(out)
-
-    @pytest.mark.parametrize(
-        ("options", "words"),
-        [
-            ({"format": "hff"}, r"format: unknown value 'hff' \(did you mean 'hf'\?\)"),
-            ({"precision": "fp16"}, "precision: unknown value 'fp16'; give fp32 or bf16"),
-            ({"max_shard_size": "lots"}, "max_shard_size: 'lots' is not a size"),
-            ({"format": "onnx", "precision": "bf16"}, "not supported for ONNX"),
-        ],
-    )
-    def test_setting(self, options, words, state, tmp_path):
-        self.refuse(state, tmp_path / "out", ConfigError, words, **options)
-
-    def test_the_same_again_is_done(self, made, capsys):
-        state, out, _ = made
-        before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-        assert export_model(state, out, format="sentence-transformers") == out
-        message = f"{out}: already made from the same model and settings; nothing to do\n"
-        assert capsys.readouterr().err == message
-        assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
-
-    def test_output_is_of_something_else(self, made):
-        with pytest.raises(ConfigError, match="made from another model"):
-            export_model(made[0], made[1], format="hf")
-
-    def test_no_model(self, tmp_path):
-        (tmp_path / "empty").mkdir()
-        self.refuse(tmp_path / "empty", tmp_path / "out", DataError, "no model here")
-
-    def test_no_weights(self, make_family, tmp_path):
-        folder = make_family("bert")
-        (folder / "model.safetensors").unlink()
-        self.refuse(folder, tmp_path / "out", DataError, "bert: no weights here")
-
-    def test_no_mask_token(self, make_family, tmp_path):
-        folder = make_family("qwen3")
-        settings = json.loads((folder / "tokenizer_config.json").read_text())
-        del settings["mask_token"]
-        write_json(folder / "tokenizer_config.json", settings)
-        self.refuse(folder, tmp_path / "out", DataError, "the tokenizer has no mask token")
-
-    def test_tokenizer_of_another_model(self, make_family, tmp_path):
-        folder = make_family("qwen3", vocab_size=200)
-        words = "ids up to 319, but the model has rows for only 200; they do not belong together"
-        self.refuse(folder, tmp_path / "out", DataError, words)
-
-    def test_weights_of_other_shapes(self, make_family, tmp_path):
-        folder = make_family("qwen3")
-        config = json.loads((folder / "config.json").read_text())
-        write_json(folder / "config.json", {**config, "intermediate_size": 56})
-        self.refuse(folder, tmp_path / "out", ModelError, "other shapes")
-
-    def test_damaged_state(self, state, tmp_path):
-        weights = state / "model.safetensors"
-        content = bytearray(weights.read_bytes())
-        content[-1] ^= 1
-        weights.write_bytes(content)
-        assert (state / MANIFEST).is_file()
-        self.refuse(state, tmp_path / "out", CheckpointError, "SHA-256 differs")
-
-    def test_hub_id_out_of_reach(self, tmp_path, monkeypatch):
-        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-        self.refuse("some-owner/some-model", tmp_path / "out", DataError, "some-owner/some-model")
+def test_bad_input(make_family, make_state, tmp_path, monkeypatch, given, error, parts):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "empty").mkdir()
+    model: Any = tmp_path / "empty" if given == "empty" else given
+    options: dict[str, Any] = {}
+    match given:
+        case dict():
+            model, options = make_state(), given
+        case (family, harm, *changes):
+            model = make_state() if family == "state" else make_family(family, **dict(*changes))
+            if harm:
+                harm(model)
+    refused(error, parts, export_model, model, tmp_path / "out", **options)
+    assert nothing_written(tmp_path / "out")
 
 
 KILLED = """
