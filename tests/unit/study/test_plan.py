@@ -34,33 +34,6 @@ def plan(locate, tmp_path):
     return make
 
 
-def spans(made):
-    return [(segment.label, segment.start, segment.end) for segment in made.segments]
-
-
-def test_shared_steps_are_one_segment(plan):
-    made = plan(
-        {
-            "mlm": [mlm(8)],
-            "clm": [clm(8)],
-            "two": [clm(2), mlm(6)],
-            "half": [clm(4), mlm(4)],
-        },
-    )
-    assert spans(made) == [
-        ("mlm 0-8", 0, 8),
-        ("clm 0-2", 0, 2),
-        ("clm 2-4", 2, 4),
-        ("clm 4-8", 4, 8),
-        ("two 2-8", 2, 8),
-        ("half 4-8", 4, 8),
-    ]
-    by_label = {segment.label: segment for segment in made.segments}
-    assert by_label["clm 0-2"].parent is None
-    assert by_label["two 2-8"].parent == by_label["clm 0-2"].id
-    assert by_label["half 4-8"].parent == by_label["clm 2-4"].id
-
-
 def test_a_note_names_tasks_that_read_vectors_otherwise_than_arms_train_them(
     plan, make_retrieval, tmp_path
 ):
@@ -80,37 +53,6 @@ def test_a_note_names_tasks_that_read_vectors_otherwise_than_arms_train_them(
     [note] = [note for note in plan_notes(made) if "on lookup" in note]
     assert note.startswith("arm 'last' on lookup: ")
     assert "protocol.pooling=last protocol.attention=causal" in note
-
-
-def test_an_untrained_arm_is_a_segment_without_steps(plan):
-    made = plan({"untrained": [], "clm": [clm(3)]})
-    assert spans(made) == [("untrained 0-0", 0, 0), ("clm 0-3", 0, 3)]
-    # Random weights need no file to begin with.
-    assert [segment.parent for segment in made.segments] == [None, None]
-
-
-def test_a_run_that_is_the_beginning_of_another_ends_within_it(plan):
-    made = plan({"long": [clm(9)], "short": [clm(4)]})
-    assert spans(made) == [("long 0-4", 0, 4), ("long 4-9", 4, 9)]
-    assert made.arms[1].state == made.segments[0].id
-
-
-def test_a_decay_branches_off_where_it_begins(plan):
-    made = plan(
-        {"long": [clm(9)], "short": [clm(6)]},
-        recipe={"learning_rate": {"peak": 1e-3, "decay_steps": 2}},
-    )
-    assert spans(made) == [("long 0-4", 0, 4), ("long 4-9", 4, 9), ("short 4-6", 4, 6)]
-
-
-def test_equal_arms_share_everything(plan):
-    made = plan(
-        {"one": [clm(4)], "other": [clm(1), clm(3)]},
-        tasks=[{"name": "pydocs-sc"}],
-    )
-    assert len(made.arms) == 2
-    assert len(made.segments) == 1
-    assert len(made.groups) == 1
 
 
 def test_every_arm_is_fine_tuned_over_the_grid(plan):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from biphasic.config import parse_config
 from biphasic.study.plan.summary import StudyPlan, summarise_plan
 from biphasic.study.resolve import resolve
 from biphasic.study.settings.study import StudyConfig
@@ -37,40 +36,9 @@ def study(**changes: Any) -> StudyConfig:
     return tiny_study(recipe={"learning_rate": schedule}, **{"arms": ARMS, **changes})
 
 
-def peaks(config: StudyConfig) -> dict[str, list[float]]:
-    return {
-        arm.name: [placed.schedule.peak for placed in config.recipe_of(arm).placed_phases]
-        for arm in config.arms
-    }
-
-
-def test_a_tuned_rate_is_for_the_arms_that_begin_with_its_model_and_objective():
-    assert peaks(study(tuned_rates=RATES)) == {
-        "untrained": [],
-        "mlm": [1e-3],
-        "mlm20": [2e-3],
-        "clm": [4e-3],
-        "clm-mlm": [4e-3, 4e-3],  # one schedule, so one peak
-        "adapted": [4e-3, 5e-4],  # the schedule of its own stays
-        "own-peak": [7e-4],
-        "own-schedule": [5e-4],
-        "own-warm-up": [4e-3],
-        "larger": [2e-3],
-    }
-
-
-def test_a_tuned_rate_is_for_the_arms_with_its_optimizer():
-    arms = [ARMS[3], {**ARMS[3], "name": "muon", "recipe": {"optimizer": {"name": "muon"}}}]
-    muon = {**RATES[0], "optimizer": "muon", "peak": 9e-3}
-    assert peaks(study(arms=arms, tuned_rates=RATES)) == {"clm": [4e-3], "muon": [2e-3]}
-    assert peaks(study(arms=arms, tuned_rates=[*RATES, muon])) == {"clm": [4e-3], "muon": [9e-3]}
-
-
-def test_a_rate_by_name_is_for_the_named_arms_and_precedes_one_by_objective():
+def test_a_rate_by_name_that_an_arm_does_not_use_is_noted():
     named = {"arms": ["clm-mlm", "mlm20", "own-peak"], "peak": 9e-3}
     config = study(tuned_rates=[*RATES, named])
-    before = peaks(study(tuned_rates=RATES))
-    assert peaks(config) == {**before, "mlm20": [9e-3], "clm-mlm": [9e-3, 9e-3]}
     assert {arm.name for arm in config.arms if config.tuned_rate_of(arm)} == {
         "mlm", "mlm20", "clm", "clm-mlm", "adapted", "own-warm-up",
     }  # fmt: skip
@@ -78,12 +46,7 @@ def test_a_rate_by_name_is_for_the_named_arms_and_precedes_one_by_objective():
     assert note.startswith("tuned_rates.2 (peak 9e-3) is not used by arm 'own-peak'")
 
 
-def test_a_rate_of_the_last_schedule_leaves_the_first_alone():
-    arms = ["untrained", "adapted", "clm", "own-peak", "own-schedule"]
-    last = {"arms": arms, "schedule": "last", "peak": 9e-3}
-    before, after = (peaks(study(tuned_rates=rates)) for rates in (RATES, [*RATES, last]))
-    # The others have no schedule after that of the recipe.
-    assert after == {**before, "own-schedule": [9e-3], "adapted": [4e-3, 9e-3]}
+def test_a_rate_of_the_first_schedule_is_written_as_before():
     assert "schedule" not in ArmRate(arms=("mlm",), peak=1.0).model_dump()
 
 
@@ -123,31 +86,3 @@ def test_the_state_is_that_of_an_arm_with_the_same_rate_by_hand():
 def test_names_by_rule_stay_as_they_were():
     template = {"phases": [clm(8)]}
     assert [arm.name for arm in study(arms=[template], tuned_rates=RATES).arms] == ["pico-clm-8"]
-
-
-def test_objectives_of_several_parts_have_rates_too():
-    mix = {
-        "objective": "mix",
-        "objectives": [{"objective": "clm"}, {"objective": "mlm"}],
-        "shares": [0.5, 0.5],
-    }
-    rate = {"model": "pico", "phase": mix, "peak": 3e-3}
-    config = study(
-        arms=[{"name": "mix", "phases": [{**mix, "steps": 8}]}, ARMS[1]], tuned_rates=[rate]
-    )
-    assert peaks(config) == {"mix": [3e-3], "mlm": [2e-3]}
-
-
-def test_a_dump_reads_back():
-    config = study(tuned_rates=RATES)
-    again = parse_config(StudyConfig, config.model_dump(mode="json"), where="dump")
-    assert again.tuned_rates == config.tuned_rates
-    assert peaks(again) == peaks(config)
-
-
-def test_arms_that_begin_with_any_objective_may_stand_beside_tuned_rates():
-    pairs = {"name": "pairs", "phases": [{"objective": "contrastive", "pairs": "p", "steps": 2}]}
-    rate = {"model": "pico", "phase": {"objective": "clm"}, "peak": 3e-3}
-    config = tiny_study({"name": "clm", "phases": [clm(2)]}, pairs, tuned_rates=[rate])
-    peaks = [config.recipe_of(arm).learning_rate.peak for arm in config.arms]
-    assert peaks == [3e-3, 1e-3]
