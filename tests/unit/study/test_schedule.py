@@ -188,8 +188,9 @@ def test_a_job_that_another_process_finished_meanwhile_is_not_counted_as_done_he
 def test_a_job_of_several_slots_is_not_overtaken_for_ever():
     items = [item("a", cost=3), item("b", cost=2), item("ranks", cost=2.5, slots=2), item("c")]
     executor = FakeExecutor(num_slots=2)
-    run(items, executor)
+    _, lines = run(items, executor)
     # It waits for both slots, and what comes after it waits too.
+    assert lines[:4] == ["started a", "done a", "started ranks", "done ranks"]
     assert executor.submitted == ["a", "ranks", "b", "c"]
     assert executor.most_at_once == 2  # b and c: all slots are free again
     with pytest.raises(ConfigError, match=r"ranks: needs 2 processes .* 1 slots"):
