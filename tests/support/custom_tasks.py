@@ -16,7 +16,6 @@ from biphasic.tasks.records import TaskInfo
 from biphasic.tasks.source import prepare_task
 
 QRELS = "query-id\tcorpus-id\tscore\n"
-MOODS = [("good", "pos"), ("bad, really", "neg"), ('so "so"', "neg")]
 
 
 class Store:
