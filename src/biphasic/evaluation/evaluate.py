@@ -81,19 +81,13 @@ def plan_evaluation(
     """Fetch an encoder and tasks, check that they are compatible, and plan the study of it."""
     if isinstance(protocol, str) and protocol != PAPER:
         raise ConfigError(f"protocol: unknown value '{protocol}'{nearest(protocol, [PAPER])}")
-    tune_allocator()
-    encoder = fetch_model(model, revision=revision)
     if isinstance(protocol, FinetuneProtocol):
         protocol = protocol.model_dump(exclude_unset=True)
     own = {} if protocol is None or isinstance(protocol, str) else protocol
-    name = Path(model).name or encoder.folder.name
-    # The folder of a state is named by its identity, which is long.
-    label = name[:12] if name == encoder.identity else name
-    arm = name_for_files(label) if re.match(NAME_PATTERN, name_for_files(label)) else "encoder"
     raw = {
         "name": "evaluate",
-        "title": label,
-        "arms": [{"name": arm, "label": label, "encoder": {"pretrained": str(encoder.folder)}}],
+        "title": str(model),
+        "arms": [{"name": "encoder", "encoder": {"pretrained": str(model)}}],
         "corpus": {"libraries": libraries},
         "tasks": [
             task.model_copy(update={"protocol": merge_settings(own, task.protocol)})
@@ -106,6 +100,15 @@ def plan_evaluation(
             protocol=protocol if protocol == PAPER else shared or {},
         ),
     }
+    parse_config(StudyConfig, raw, where="settings")  # Mistakes come up before a model is fetched.
+    tune_allocator()
+    encoder = fetch_model(model, revision=revision)
+    name = Path(model).name or encoder.folder.name
+    # The folder of a state is named by its identity, which is long.
+    label = name[:12] if name == encoder.identity else name
+    arm = name_for_files(label) if re.match(NAME_PATTERN, name_for_files(label)) else "encoder"
+    named = {"name": arm, "label": label, "encoder": {"pretrained": str(encoder.folder)}}
+    raw |= {"title": label, "arms": [named]}
     study = Study(parse_config(StudyConfig, raw, where="settings"), expanded(root))
     planned = _plan_tasks(study, encoder, console=console)
     options = {"--learning-rate": learning_rates, "--extend": extend}

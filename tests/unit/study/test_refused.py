@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from biphasic import estimate
+from biphasic import estimate, evaluate, pretrain
 from biphasic.errors import ConfigError
 from biphasic.execution.cluster.site import load_site
 from tiny_study import clm, mlm, tiny_study
@@ -43,9 +43,13 @@ def studies(kind: str, given: Any) -> list[dict[str, Any]]:
 
 def calls(kind: str, given: Any, folder: Path) -> Iterator[partial[object]]:
     """Yield calls with what is given, each of which is refused."""
-    if kind == "estimate":
+    quiet = {"root": folder, "quiet": True}
+    if kind in {"estimate", "pretrain"}:
         recipe = {**RECIPE, **given.get("recipe", {})}
-        yield partial(estimate, **{**given, "recipe": recipe})
+        call = estimate if kind == "estimate" else partial(pretrain, **quiet)
+        yield partial(call, **{**given, "recipe": recipe})
+    elif kind == "evaluate":
+        yield partial(evaluate, "not/fetched", **{"task": "pydocs-sc", **quiet, **given})
     elif kind == "site":
         (folder / "file.yaml").write_text(yaml.safe_dump({**SITE, **given}))
         yield partial(load_site, folder / "file.yaml")

@@ -105,12 +105,6 @@ def test_a_margin_is_registered_with_the_power_to_find_the_forecast_and_a_level(
     assert "level if all are level within 2 points" in page
 
 
-@pytest.mark.parametrize("margin", [0, -1, 101, "wide"])
-def test_a_margin_that_is_no_number_of_points_is_refused(settings, margin):
-    with pytest.raises(ConfigError, match=r"questions\.0\.margin"):
-        settings(questions=[{**ASK, "margin": margin}])
-
-
 def test_a_lock_that_is_being_written_is_not_to_be_deleted(register, folder):
     folder.mkdir(parents=True)
     (folder / ".lock").touch()
