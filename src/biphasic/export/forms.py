@@ -35,8 +35,7 @@ from transformers.models.auto.modeling_auto import (
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.export import encoder_with_head as own
-from biphasic.export.hf import write_older_rope
-from biphasic.model.loading.configurations import eurobert_config, open_both_ways
+from biphasic.export.hf import bidirectional_config, write_older_rope
 from biphasic.model.loading.reading import body_class, read_config
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.records import Form, HeadRecord, HeadWeights
@@ -142,7 +141,9 @@ def forms_of(
     hidden_size] and `bias` [num_outputs], or those of `dense` and `classifier`; it is empty for
     retrieval. `record` gives the meaning of its outputs.
     """
-    config = _open_config(read_config(encoder), tokenizer)
+    roles = ("bos", "eos", "pad", "mask")
+    config = bidirectional_config(read_config(encoder), tokenizer, roles=roles)
+    config.dtype = "float32"
     body = {name: tensor.float().cpu().contiguous() for name, tensor in body.items()}
     head = {name: tensor.float().cpu().contiguous() for name, tensor in head.items()}
     if not head:
@@ -156,26 +157,6 @@ def forms_of(
     if written := exact(model):
         yield written
     yield _own_form(model)
-
-
-def _open_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:
-    """Return the configuration with which transformers runs a model in both directions."""
-    known = tokenizer.special_ids
-    if "mask" in known:
-        config.mask_token_id = known["mask"]
-    native = eurobert_config(config)
-    if native is not None:
-        config = native
-    else:
-        open_both_ways(config)
-    config.dtype = "float32"
-    for role in ("bos", "eos", "pad", "mask"):
-        token_id = getattr(config, f"{role}_token_id", None)
-        # A family's default may be outside of a custom vocabulary.
-        is_known = isinstance(token_id, int) and token_id < config.vocab_size
-        if role in known and not is_known:
-            setattr(config, f"{role}_token_id", known[role])
-    return config
 
 
 def _sequence_form(model: _Finetuned) -> WrittenForm | None:

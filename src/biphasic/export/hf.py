@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -103,6 +103,7 @@ def open_source(model: Path | str, *, revision: str | None = None) -> Source:
 
 Dtype = Literal["float32", "bfloat16"]
 _POOLING = "1_Pooling"
+_FRAME = ("bos", "eos")  # roles of the tokens before and after a text
 # Older keys of the bases of layers that read all tokens, and of those with a window, by model type.
 _ROPE_BY_LAYER = {
     "gemma3_text": ("rope_theta", "rope_local_base_freq"),
@@ -138,7 +139,7 @@ def write_model(
     """Write `config.json` and weights as safetensors, in files up to `max_shard_size`."""
     source_config = read_config(source.folder)
     was_decoder = is_decoder(source_config)
-    direction = causal_config if causal else _exported_config
+    direction = causal_config if causal else bidirectional_config
     config = direction(source_config, source.tokenizer)
     if with_head:
         model, has_head = _load(source.folder, config)
@@ -206,19 +207,22 @@ def round_weights(model: PreTrainedModel, dtype: Dtype) -> None:
             tensor.copy_(tensor.to(getattr(torch, dtype)))
 
 
-def _exported_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:
+def bidirectional_config(
+    config: PretrainedConfig, tokenizer: TextTokenizer, *, roles: Sequence[str] = _FRAME
+) -> PretrainedConfig:
     """Return the configuration with which transformers runs a model in both directions.
 
     Models of Llama's architecture become `eurobert`, which is bidirectional and has an encoder's
-    classes; other decoders get `is_causal: false`.
+    classes; other decoders get `is_causal: false`. Tokens with these `roles` are the tokenizer's.
     """
-    config.mask_token_id = tokenizer.mask_id
+    if "mask" in tokenizer.special_ids:
+        config.mask_token_id = tokenizer.mask_id
     native = eurobert_config(config)
     if native is not None:
         config = native
     elif is_decoder(config):
         open_both_ways(config)
-    return _with_frame(config, tokenizer)
+    return _with_roles(config, tokenizer, roles)
 
 
 def causal_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:
@@ -231,12 +235,17 @@ def causal_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> Pretrai
         )
     close_again(written)
     written.use_cache = False
-    return _with_frame(written, tokenizer)
+    return _with_roles(written, tokenizer, _FRAME)
 
 
-def _with_frame(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:
-    for role in ("bos", "eos"):
-        if getattr(config, f"{role}_token_id", None) is None:
+def _with_roles(
+    config: PretrainedConfig, tokenizer: TextTokenizer, roles: Sequence[str]
+) -> PretrainedConfig:
+    for role in roles:
+        token_id = getattr(config, f"{role}_token_id", None)
+        # A family's default may be outside of a custom vocabulary.
+        is_outside = isinstance(token_id, int) and token_id >= config.vocab_size
+        if role in tokenizer.special_ids and (token_id is None or is_outside):
             setattr(config, f"{role}_token_id", tokenizer.special_ids[role])
     return config
 

@@ -155,6 +155,9 @@ BROKEN = {
                                           "submit(print, job_id)")),
         "failures": (THREADS, ("    job.run", "    if 'fail' in job_id: return\n    job.run")),
         "stops": (THREADS, ("    job.run", "    with suppress(StoppedError): job.run")),
+        "stops, asked": (THREADS, ("should_stop=over.is_set", "should_stop=lambda: stop(over)"),
+                         ("def run(", "def stop(over):\n    if over.is_set():\n"
+                                      "        raise StoppedError('over')\n\n\ndef run(")),
     },
     "task_kinds": {
         "parse": (KIND, ("# END", """
