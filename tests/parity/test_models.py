@@ -265,23 +265,16 @@ class TestCalls:
         assert len(plain) == len(checkpointed) > 10
         assert all(map(torch.equal, plain, checkpointed))
 
-    @pytest.mark.parametrize(
-        ("family", "causal", "checkpointing"),
-        [("eurobert", True, True), ("modernbert", False, False)],
-    )
-    def test_compiled_models_call_it(
-        self, family, causal, checkpointing, request, tiny_model, packed
-    ):
-        num_layers = 2 if family == "modernbert" else 1  # of each kind one
-        model, plain = (tiny_model(family, num_hidden_layers=num_layers).train() for _ in range(2))
-        if checkpointing:
-            model.activation_checkpointing_enable()
+    def test_compiled_models_call_it(self, request, tiny_model, packed):
+        """EuroBERT's, causal and with checkpointing: tests/unit/training/test_compiled.py."""
+        # Two layers, one of each kind.
+        model, plain = (tiny_model("modernbert", num_hidden_layers=2).train() for _ in range(2))
         torch.compiler.reset()
         model.base_model.compile(backend="aot_eager", fullgraph=True)
 
         def states_and_gradients(model: PreTrainedModel) -> list[Tensor]:
-            states = hidden_states(model, packed, causal=causal).detach()
-            return [states, *weight_gradients(model, packed, causal=causal)]
+            states = hidden_states(model, packed, causal=False).detach()
+            return [states, *weight_gradients(model, packed, causal=False)]
 
         compiled, (states, *gradients) = map(states_and_gradients, (model, plain))
         exact = in_fp64(plain, states_and_gradients)
@@ -291,10 +284,10 @@ class TestCalls:
         torch.compiler.reset()
         request.getfixturevalue("broken")
         with torch.no_grad():
-            shattered = hidden_states(plain, packed, causal=causal)
+            shattered = hidden_states(plain, packed, causal=False)
             assert float((shattered - states).abs().max()) > BROAD
-            exact = in_fp64(plain, lambda model: hidden_states(model, packed, causal=causal))
-            compiled = hidden_states(model, packed, causal=causal)
+            exact = in_fp64(plain, lambda model: hidden_states(model, packed, causal=False))
+            compiled = hidden_states(model, packed, causal=False)
             assert_as_exact([compiled], [shattered], [exact])
 
     @ANY_FAMILY
