@@ -188,6 +188,7 @@ def test_zero_shot_variants_have_no_training_split_and_no_prompts(copies, tmp_pa
     assert (task.info.name, task.info.kind, task.info.trained_on) == (f"{name}-zs", "zs", None)
     assert task.num_examples("train") == 0
     assert document in task.corpus.values()
+    assert not any(key.startswith("positive-") for key in task.corpus)
     assert not any(text.startswith("Query: ") for text in task.queries.values())
 
 
@@ -307,10 +308,13 @@ def other_header(copies: Path) -> None:
     (copies / QRELS).write_text("qid\tcorpus-id\tscore\nxq1\txd1\t1\n")
 
 
-def without_docid(copies: Path) -> None:
-    row = {"query_id": "1", "query": "q", "positive_passages": [{"id": "a"}]}
-    for split in ("dev", "test"):
-        write_jsonl_gz(copies / f"hgissbkh/mldr-en/{split}.jsonl.gz", [row])
+def passages(*positive: dict[str, str]):
+    def change(copies: Path) -> None:
+        row = {"query_id": "1", "query": "q", "positive_passages": [*positive]}
+        for split in ("dev", "test"):
+            write_jsonl_gz(copies / f"hgissbkh/mldr-en/{split}.jsonl.gz", [row])
+
+    return change
 
 
 def with_code(copies: Path) -> None:
@@ -356,7 +360,8 @@ REFUSED = [
      "BeIR/nq (corpus, corpus): the id 'xd2' is repeated, with another text"),
     ("nq", without_title, "corpus.jsonl:1: no field 'title'"),
     ("nq", other_header, "no column 'query-id'"),
-    ("mldr", without_docid, "a positive passage has no 'docid'"),
+    ("mldr", passages({"id": "a"}), "a positive passage has no 'docid'"),
+    ("mldr", passages(), "the query '1' has no relevant document"),
     ("blimp", of_blimp, "no column 'sentence_bad'"),
 ]  # fmt: skip
 WITH_SETTINGS = [

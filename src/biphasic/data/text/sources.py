@@ -26,6 +26,7 @@ from biphasic.data.text.source import (
 from biphasic.errors import DataError, reading
 from biphasic.files import canonical_json, expanded, is_folder, json_value, read_json_object
 from biphasic.plugins import accepting, code_of
+from biphasic.rows import text_fault
 from biphasic.store import PAIRS
 
 BUILTIN = "builtin:pydocs"
@@ -233,13 +234,8 @@ def _problem(document: SourceDocument) -> str:
     if not isinstance(document.text, str):
         return f"{what}: its text is of type {type(document.text).__name__}"
     for part, text in (("id", document.id), ("text", document.text)):
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            return (
-                f"{what}: its {part} holds an unpaired surrogate (character {error.start}), which "
-                "is not valid text"
-            )
+        if fault := text_fault(text):
+            return f"{what}: its {part} {fault}"
     if document.split not in _SPLITS:
         return f"{what}: its split is {document.split!r:.80}; it must be 'train', 'heldout' or None"
     return ""
