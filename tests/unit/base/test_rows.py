@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import gzip
 import re
 
@@ -80,3 +81,33 @@ def test_missing_files(tmp_path):
         list(read_lines(tmp_path / "none"))
     with pytest.raises(DataError, match="cannot be read"):
         list(read_lines(tmp_path))
+
+
+def write(tmp_path, name: str, content: str):
+    path = tmp_path / name
+    path.write_bytes(content.encode())
+    return path
+
+
+def test_csv_has_quotes_and_rows_of_several_lines(tmp_path):
+    content = '\ufefftext,label\r\n"a, ""b""\nc",x\r\n it\'s "so",y\r\n'
+    found = rows(write(tmp_path, "a.csv", content))
+    assert [(row.number, row.value) for row in found] == [
+        (2, {"text": 'a, "b"\nc', "label": "x"}),
+        (4, {"text": ' it\'s "so"', "label": "y"}),
+    ]
+
+
+def test_csv_fields_may_be_long(tmp_path):
+    limit = csv.field_size_limit()
+    [row] = rows(write(tmp_path, "a.csv", f"text,label\n{'x' * 200_000},y\n"))
+    assert len(row.value["text"]) == 200_000
+    assert csv.field_size_limit() == limit
+
+
+def test_a_column_named_twice_is_refused_among_very_many(tmp_path):
+    names = [f"c{number}" for number in range(60_000)]
+    wide = write(tmp_path, "a.csv", ",".join(names) + "\n" + "," * 59_999 + "\n")
+    assert [len(row.value) for row in rows(wide)] == [60_000]
+    repeated = write(tmp_path, "b.csv", ",".join([*names, "c7"]) + "\n")
+    refused(repeated, 1, "the column 'c7' is named twice")

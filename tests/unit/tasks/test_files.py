@@ -31,6 +31,7 @@ GIVEN: dict[str, tuple[str, dict[str, Any]]] = {
     "numbers": ("sr:mood", {"*.tsv": "text\tvalue\na\t1\nb\t2\n"}),
     "tagged files": ("tc:mood", {"*.conll": "a O\nb B-LOC\n"}),
     "minimal pairs": ("mp:mood", {"test.csv": "sentence_good,sentence_bad\nIt is.,It are.\n"}),
+    "scored pairs": ("sts:mood", {}),
     "files of SQuAD": ("qa:mood", {"*.json": [{}]}),
     "files of BEIR": ("ir:mood", {**TEXTS, "qrels/*.tsv": f"{QRELS}q1\td1\t1\n"}),
     "settings": ("", {}),
