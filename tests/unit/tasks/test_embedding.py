@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -69,26 +70,99 @@ def encoded(folder: Path, texts: list[str], tmp_path: Path, *choices, **settings
     return np.load(out), summary
 
 
+def tokenizer_class(name: str):
+    """Declare a class that replaces rules of the tokenizer."""
+
+    def prepare(folder: Path) -> None:
+        named = {"cls_token": "<|bos|>", "sep_token": "<|eos|>", "unk_token": "<|pad|>"}
+        change(folder / "tokenizer_config.json", tokenizer_class=name, **named)
+        rules = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}
+        rules = {
+            "pre_tokenizer": {**rules, "use_regex": False},
+            "normalizer": {"type": "Lowercase"},
+        }
+        change(folder / "tokenizer.json", **rules)
+
+    return prepare
+
+
+def in_lower_case(family: str):
+    def prepare(folder: Path) -> None:
+        path = folder / "sentence_bert_config.json"
+        change(path, do_lower_case=True)
+        path.rename(folder / f"sentence_{family}_config.json")
+        change(folder / "config_sentence_transformers.json", default_prompt_name="query")
+
+    return prepare
+
+
+def cut_at(side: str):
+    return lambda folder: change(folder / "tokenizer_config.json", truncation_side=side)
+
+
+def without_limit(folder: Path) -> None:
+    config = BertConfig.from_pretrained(folder, max_position_embeddings=2100)
+    BertModel(config).save_pretrained(folder)
+    write_tokenizer(tiny_tokenizer(), folder, max_seqlen=None)
+    change(folder / "sentence_bert_config.json", max_seq_length=None)
+
+
+def pooled_by(key: str, *, is_causal: bool, side: str):
+    """Make a decoder of the folder, which pools otherwise, and pads on a side."""
+
+    def prepare(folder: Path) -> None:
+        shutil.rmtree(folder)
+        write_model(folder, "qwen3")
+        write_tokenizer(tiny_tokenizer(), folder, max_seqlen=64)
+        write_sentence_transformers(folder, hidden_size=32, max_seqlen=LIMIT)
+        change(folder / "tokenizer_config.json", padding_side=side)
+        change(folder / "1_Pooling/config.json", pooling_mode_mean_tokens=False, **{key: True})
+        if not is_causal:
+            change(folder / "config.json", is_causal=False)
+
+    return prepare
+
+
+ODD = ["Paris WITH Anna, 1234 times", "it's  a\ttab", "Zo\u0065\u0308 A\u030a", "the end"]
+LONG = ["the cat sat on " * 520, "many words " * 900]
+POOLINGS = [("pooling_mode_lasttoken", True), ("pooling_mode_cls_token", False)]
+# What is changed, the texts, and how many of them are cut.
+SAME: dict[str, tuple[Callable[[Path], object], list[str], int]] = {
+    "as it is": (lambda _: None, texts_of(40), 25),
+    "normalised": (add_normalize, texts_of(40), 25),
+    **{name: (tokenizer_class(f"{name}TokenizerFast"), ODD, 0)
+       for name in ("GPT2", "Qwen2", "Roberta")},
+    **{f"lower case, {name}": (in_lower_case(name), ["Paris with ANNA", "paris with anna"], 0)
+       for name in ("bert", "roberta")},
+    **{f"cut at the {side}": (cut_at(side), texts_of(12), 5) for side in ("left", "right")},
+    "all positions": (without_limit, LONG, 1),
+    **{f"{key}, {side}": (pooled_by(key, is_causal=is_causal, side=side), texts_of(12), 5)
+       for key, is_causal in POOLINGS for side in ("right", "left")},
+}  # fmt: skip
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("is_normalized", [False, True])
-@pytest.mark.parametrize("prompt", [None, "query"])
-def test_vectors_are_those_of_sentence_transformers(
-    one_thread, sentence_model, tmp_path, is_normalized, prompt
-):
+@pytest.mark.parametrize("name", SAME)
+def test_vectors_are_those_of_sentence_transformers(one_thread, sentence_model, tmp_path, name):
     from sentence_transformers import SentenceTransformer
 
-    if is_normalized:
-        add_normalize(sentence_model)
-    texts = texts_of(40)
-    theirs = SentenceTransformer(str(sentence_model), device="cpu").encode(
-        texts, prompt_name=prompt
-    )
-    ours, summary = encoded(sentence_model, texts, tmp_path, Choices(prompt=prompt))
-    assert ours.dtype == np.float32
-    np.testing.assert_allclose(ours, theirs, atol=2e-6)
-    assert 0 < summary.num_cut < 40
-    assert (summary.num_examples, summary.num_empty) == (40, 1)
-    assert np.allclose(np.linalg.norm(ours, axis=1), 1, atol=1e-6) == is_normalized
+    prepare, texts, num_cut = SAME[name]
+    prepare(sentence_model)
+    loaded = SentenceTransformer(str(sentence_model), device="cpu")
+    for prompt in (None, "query") if name in {"as it is", "normalised"} else (None,):
+        theirs = loaded.encode(texts, prompt_name=prompt)
+        ours, summary = encoded(sentence_model, texts, tmp_path, Choices(prompt=prompt))
+        assert ours.dtype == np.float32
+        np.testing.assert_allclose(ours, theirs, atol=1e-5 if texts is LONG else 2e-6)
+        assert summary.num_examples == len(texts)
+        assert summary.num_empty == texts.count("")
+        assert summary.num_cut == num_cut or prompt
+    is_unit = np.allclose(np.linalg.norm(ours, axis=1), 1, atol=1e-6)
+    assert is_unit == (name == "normalised")
+    if name.startswith("lower case"):
+        assert np.array_equal(ours[0], ours[1])
+        bare, _ = encoded(sentence_model, texts, tmp_path, Choices(prompt="empty"))
+        assert not np.allclose(bare, ours, atol=1e-3)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -102,78 +176,6 @@ def test_a_real_model_gives_the_vectors_that_its_makers_mean(one_thread, tmp_pat
     ours, summary = encoded(folder, texts, tmp_path)
     assert summary.num_cut == 1  # at its 256 tokens, though it has positions for 512
     np.testing.assert_allclose(ours, theirs, atol=2e-6)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "name", ["GPT2TokenizerFast", "Qwen2TokenizerFast", "RobertaTokenizerFast"]
-)
-def test_a_class_that_replaces_rules_of_the_tokenizer_is_heeded(
-    one_thread, sentence_model, tmp_path, name
-):
-    from sentence_transformers import SentenceTransformer
-
-    folder = sentence_model
-    named = {"cls_token": "<|bos|>", "sep_token": "<|eos|>", "unk_token": "<|pad|>"}
-    change(folder / "tokenizer_config.json", tokenizer_class=name, **named)
-    rules = json.loads((folder / "tokenizer.json").read_text())
-    rules["pre_tokenizer"] = {
-        "type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": False
-    }  # fmt: skip
-    rules["normalizer"] = {"type": "Lowercase"}
-    (folder / "tokenizer.json").write_text(json.dumps(rules))
-    texts = ["Paris WITH Anna, 1234 times", "it's  a\ttab", "Zo\u0065\u0308 A\u030a", "the end"]
-    theirs = SentenceTransformer(str(folder), device="cpu").encode(texts)
-    ours, _ = encoded(folder, texts, tmp_path)
-    np.testing.assert_allclose(ours, theirs, atol=2e-6)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_settings_of_the_folder_are_heeded(one_thread, sentence_model, tmp_path, family):
-    from sentence_transformers import SentenceTransformer
-
-    path = sentence_model / "sentence_bert_config.json"
-    change(path, do_lower_case=True)
-    path.rename(sentence_model / f"sentence_{family}_config.json")
-    change(sentence_model / "config_sentence_transformers.json", default_prompt_name="query")
-    texts = ["Paris with ANNA", "paris with anna"]
-    theirs = SentenceTransformer(str(sentence_model), device="cpu").encode(texts)
-    ours, _ = encoded(sentence_model, texts, tmp_path)
-    np.testing.assert_allclose(ours, theirs, atol=2e-6)
-    assert np.array_equal(ours[0], ours[1])
-    bare, _ = encoded(sentence_model, texts, tmp_path, Choices(prompt="empty"))
-    assert not np.allclose(bare, ours, atol=1e-3)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_long_texts_lose_the_end_that_the_tokenizer_says(
-    one_thread, sentence_model, tmp_path, side
-):
-    from sentence_transformers import SentenceTransformer
-
-    change(sentence_model / "tokenizer_config.json", truncation_side=side)
-    texts = texts_of(12)
-    theirs = SentenceTransformer(str(sentence_model), device="cpu").encode(texts)
-    ours, summary = encoded(sentence_model, texts, tmp_path)
-    assert summary.num_cut
-    np.testing.assert_allclose(ours, theirs, atol=2e-6)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_without_a_stated_limit_all_positions_are_read(one_thread, sentence_model, tmp_path):
-    from sentence_transformers import SentenceTransformer
-
-    config = BertConfig.from_pretrained(sentence_model, max_position_embeddings=2100)
-    BertModel(config).save_pretrained(sentence_model)
-    write_tokenizer(tiny_tokenizer(), sentence_model, max_seqlen=None)
-    change(sentence_model / "sentence_bert_config.json", max_seq_length=None)
-    texts = ["the cat sat on " * 520, "many words " * 900]
-    theirs = SentenceTransformer(str(sentence_model), device="cpu").encode(texts)
-    ours, summary = encoded(sentence_model, texts, tmp_path)
-    assert summary.num_cut == 1
-    np.testing.assert_allclose(ours, theirs, atol=1e-5)  # sums of 2,100 states
 
 
 def test_a_plain_model_is_read_as_in_fine_tuning(one_thread, plain, tmp_path):
@@ -271,29 +273,6 @@ def test_other_modules_and_prompts_are_refused_by_name(sentence_model):
     (sentence_model / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(ModelError, match="Transformer, Pooling, Dense"):
         embedding_settings(sentence_model, Choices())
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("key", "is_causal"), [("pooling_mode_lasttoken", True), ("pooling_mode_cls_token", False)]
-)
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_another_pooling_and_direction_are_those_of_sentence_transformers(
-    one_thread, tmp_path, key, is_causal, side
-):
-    from sentence_transformers import SentenceTransformer
-
-    folder = write_model(tmp_path / "qwen3", "qwen3")
-    write_tokenizer(tiny_tokenizer(), folder, max_seqlen=64)
-    write_sentence_transformers(folder, hidden_size=32, max_seqlen=LIMIT)
-    change(folder / "tokenizer_config.json", padding_side=side)
-    change(folder / "1_Pooling/config.json", pooling_mode_mean_tokens=False, **{key: True})
-    if not is_causal:
-        change(folder / "config.json", is_causal=False)
-    texts = texts_of(12)
-    theirs = SentenceTransformer(str(folder), device="cpu").encode(texts)
-    ours, _ = encoded(folder, texts, tmp_path)
-    np.testing.assert_allclose(ours, theirs, atol=2e-6)
 
 
 def test_mistakes_are_named_before_the_model_is_loaded(plain, tmp_path, monkeypatch):
