@@ -275,9 +275,10 @@ def test_other_modules_and_prompts_are_refused_by_name(sentence_model):
         embedding_settings(sentence_model, Choices())
 
 
-def test_mistakes_are_named_before_the_model_is_loaded(plain, tmp_path, monkeypatch):
-    monkeypatch.setattr(use, "load_embedder", lambda *_, **__: pytest.fail("loaded"))
-    settings = embedding_settings(plain, Choices())
+def test_mistakes_are_named_before_the_model_is_loaded(plain, tmp_path):
+    folder = shutil.copytree(plain, tmp_path / "model")
+    settings = embedding_settings(folder, Choices())
+    (folder / "model.safetensors").unlink()
     source = write_jsonl(tmp_path / "t.jsonl", [{"text": "a"}, {"title": "b"}])
     for field, message in (("text", "t.jsonl:2: no column 'text'"), ("x", "t.jsonl:1: no column")):
         with pytest.raises(DataError, match=message):

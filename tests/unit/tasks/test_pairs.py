@@ -372,18 +372,17 @@ def test_an_interrupted_enrichment_leaves_no_pairs_and_is_repeated(
 
 
 @pytest.mark.parametrize("name", ["file", "folder"])
-def test_what_holds_something_else_is_refused_before_any_work(tmp_path, make, monkeypatch, name):
-    pairs = make(tables=(table := write_rows(tmp_path / "rows.jsonl", ROWS),))
+def test_what_holds_something_else_is_refused_before_any_work(tmp_path, make, name):
+    """Neither the table nor the model is there: work would fail."""
+    pairs = make(tables=(write_rows(tmp_path / "rows.jsonl", ROWS),))
     out = tmp_path / name
     if name == "folder":
         out.mkdir()
     (out / "notes.txt" if name == "folder" else out).write_text("mine")
-    for step in ("pairs.table_pairs", "enrich._embedder", "enrich._by_role"):
-        monkeypatch.setattr(f"biphasic.tasks.{step}", lambda *_, **__: pytest.fail("worked"))
     for work in (
-        lambda: make(name, tables=(table,)),
-        lambda: teach(pairs, "model", out),
-        lambda: mine(pairs, "model", out, number=1, margin=1.0, depth=2),
+        lambda: make(name, tables=("none.jsonl",)),
+        lambda: teach(pairs, "none", out),
+        lambda: mine(pairs, "none", out, number=1, margin=1.0, depth=2),
     ):
         with pytest.raises(ConfigError, match=r"is a file|contains notes\.txt"):
             work()
