@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 import difflib
-import inspect
 import re
 import reprlib
-import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -22,6 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticCustomError
 
 from biphasic.amounts import MOST_BITS
+from biphasic.docstrings import field_docstrings
 from biphasic.errors import ConfigError, one_line, reading, repeated
 
 if TYPE_CHECKING:
@@ -316,30 +312,6 @@ def _is_noise(issue: Any, issues: list[Any]) -> bool:
     if issue["type"] != "literal_error" or not str(issue["loc"][-1]).startswith("literal["):
         return False
     return not is_text and any(other["loc"][: len(prefix)] == prefix for other in others)
-
-
-@cache
-def field_docstrings(kind: type, base: type) -> dict[str, str]:
-    """Return the docstrings of the fields of a class, and of its bases below `base`."""
-    texts: dict[str, str] = {}
-    for owner in reversed(kind.__mro__):
-        if not (issubclass(owner, base) and inspect.get_annotations(owner)):
-            continue
-        definition = _classes_of(owner.__module__)[owner.__name__]
-        for field, below in pairwise([*ast.iter_child_nodes(definition), None]):
-            match field:
-                case ast.AnnAssign(target=ast.Name(id=name)):
-                    texts.pop(name, None)
-                    match below:
-                        case ast.Expr(ast.Constant(str(text))):
-                            texts[name] = inspect.cleandoc(text)
-    return texts
-
-
-@cache
-def _classes_of(module: str) -> dict[str, ast.ClassDef]:
-    nodes = ast.parse(inspect.getsource(sys.modules[module])).body
-    return {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
 
 
 class _Loader(_SafeLoader):

@@ -276,7 +276,7 @@ def _table_rows(path: Path, records: Iterator[tuple[int, list[str]]]) -> Iterato
         raise DataError(f"{path}:1: semicolons separate the columns; save the file with commas")
     _check_header(header, where=f"{path}:1")
     for number, fields in records:
-        if fields == header:
+        if fields == header and len(header) > 1:  # a single text may be that of the header
             raise DataError(f"{path}:{number}: the header is repeated; remove this line")
         if fields in ([], [""]) and len(header) > 1:
             raise DataError(f"{path}:{number}: an empty line; remove it")

@@ -177,9 +177,12 @@ class Adapt(Training, Revision):
         """Check the model and build the corpus; return the recipe, its data, and an earlier run."""
         from biphasic.model.loading.hub import fetch_model
         from biphasic.progress import progress_bar
-        from biphasic.study.inputs.corpus import locate_corpus, prepare_corpus
+        from biphasic.study.inputs.corpus import corpus_settings, locate_corpus, prepare_corpus
         from biphasic.study.inputs.models import check_model, find_continuation, is_state
 
+        # Before the model is fetched, which takes minutes.
+        corpus_settings(self.corpus)
+        self._recipe("pico", own_peak=1e-3, shape={})
         with progress_bar(self.console, "reading the model"):
             local = fetch_model(self.model, revision=self.revision)
         recipe = self._first_run(local)
@@ -238,25 +241,30 @@ class Adapt(Training, Revision):
 
     def _first_run(self, model: LocalModel) -> Recipe:
         """Return the recipe that trains a pretrained model, named by its folder or hub id."""
-        from biphasic.config import parse_config
         from biphasic.model.loading.reading import read_config
+
+        # Rounded to two digits.
+        own_peak = float(f"{PEAK_TIMES_WIDTH / read_config(model.folder).hidden_size:.1e}")
+        named = {
+            "pretrained": str(model.folder) if model.revision is None else str(self.model),
+            "revision": model.revision,
+        }
+        return self._recipe(named, own_peak=own_peak, shape=self._shape(model))
+
+    def _recipe(self, model: Any, *, own_peak: float, shape: Mapping[str, int]) -> Recipe:
+        from biphasic.config import parse_config
         from biphasic.training.optimizers.adamw import AdamW
         from biphasic.training.recipe import Recipe
 
         seed = self.seed or 0
-        # Rounded to two digits.
-        own_peak = float(f"{PEAK_TIMES_WIDTH / read_config(model.folder).hidden_size:.1e}")
         raw = {
-            "model": {
-                "pretrained": str(model.folder) if model.revision is None else str(self.model),
-                "revision": model.revision,
-            },
+            "model": model,
             "phases": [self._phase()],
             "learning_rate": self._schedule(own_peak),
             "optimizer": _optimizer(self.optimizer) or AdamW(),
             "precision": self.precision or "bf16",
             "seeds": {"data_seed": seed, "mask_seed": seed},
-            **self._shape(model),
+            **shape,
         }
         return parse_config(Recipe, raw, where="adapt")
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, dataclass_transform
 
 from biphasic.amounts import MOST_BITS
+from biphasic.docstrings import field_docstrings
 from biphasic.errors import ConfigError
 from biphasic.execution.slots import check_cores
 from biphasic.files import expanded
@@ -80,7 +81,10 @@ class Verb:
     """
 
     def __init__(self, *args: Any, **given: Any) -> None:
-        bound = signature_of(type(self)).bind(*args, **given)
+        try:
+            bound = signature_of(type(self)).bind(*args, **given)
+        except TypeError as error:
+            raise TypeError(f"{function_name(type(self))}: {error}") from None
         for name, value in bound.arguments.items():
             _check(name, value, fields_of(type(self))[name])
         bound.apply_defaults()
@@ -154,8 +158,12 @@ class Function(Generic[Options, Result_co]):
 
     def __init__(self, verb: Callable[Options, _Runs[Result_co]]) -> None:
         self.verb: Any = verb
-        self.__name__ = self.__qualname__ = re.sub(r"(?<!^)([A-Z])", r"_\1", verb.__name__).lower()  # type: ignore[attr-defined]
+        self.__name__ = self.__qualname__ = function_name(verb)
         self.__module__ = verb.__module__
+
+    def __get__(self, *_: object) -> Function[Options, Result_co]:
+        """Return the function itself; with this, `help` shows it as one, with its signature."""
+        return self
 
     def __call__(self, *args: Options.args, **given: Options.kwargs) -> Result_co:
         """Run the verb with these options."""
@@ -173,6 +181,11 @@ class Function(Generic[Options, Result_co]):
         return "\n\n".join([head, *([f"Args:\n{entries}"] if entries else []), *sections])
 
 
+def function_name(verb: Any) -> str:
+    """Return the name of the function of a verb: `run_study` of `RunStudy`."""
+    return re.sub(r"(?<!^)([A-Z])", r"_\1", verb.__name__).lower()
+
+
 def about(verb: type[Verb]) -> str:
     """Return what the docstring of a verb says before its sections."""
     return _SECTION.split(inspect.getdoc(verb) or "")[0]
@@ -180,8 +193,6 @@ def about(verb: type[Verb]) -> str:
 
 def texts_of(verb: type[Verb]) -> dict[str, str]:
     """Return what each option means."""
-    from biphasic.config import field_docstrings  # pydantic is slow to import
-
     texts = field_docstrings(verb, Verb)
     return {name: " ".join(text.split()) for name, text in texts.items()}
 

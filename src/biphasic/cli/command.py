@@ -239,7 +239,7 @@ class Command(TyperCommand):
             errors = getattr(error.__cause__, "errors", list)()  # pydantic's, of newer typers
             if errors and (refused := repr(errors[0]["input"])) not in error.message:
                 error.message += f", not {refused}"
-            if getattr(error.param, "multiple", False):
+            if error.message and getattr(error.param, "multiple", False):
                 error.message += "; repeat the option for several"
             raise
 

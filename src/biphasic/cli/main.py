@@ -38,7 +38,7 @@ _BAD_INPUT = (
     ConfigError, DataError, ModelError, CheckpointError, LockedError, NewerFormatError,
 )  # fmt: skip
 
-_HELP = (["-h"], ["--help"])
+_WITHOUT_COMMAND = (["-h"], ["--help"], ["--version"])
 _SECTIONS = {
     "Train": ("adapt", "pretrain", "merge", "estimate"),
     "Use": ("finetune", "predict", "encode", "export", "push"),
@@ -125,7 +125,7 @@ def _only(group: typer.Typer, words: Sequence[str]) -> typer.Typer:
 
     Typer parses the options of every command, which takes longer than loading typer.
     """
-    if words[:1] in _HELP:
+    if words[:1] in _WITHOUT_COMMAND:
         smaller = copy.copy(group)
         smaller.registered_commands = [summary_of(info) for info in group.registered_commands]
         smaller.registered_groups = [copy.copy(info) for info in group.registered_groups]

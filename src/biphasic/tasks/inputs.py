@@ -11,10 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast, get_args
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from biphasic.config import closest, nearest
 from biphasic.errors import DataError
@@ -22,6 +19,9 @@ from biphasic.files import expanded, partial_path
 from biphasic.locks import sole_writer
 from biphasic.progress import AmountReport
 from biphasic.rows import Row, plain_suffix, rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 InputFormat = Literal["jsonl", "csv", "tsv", "parquet", "txt"]
 STANDARD_INPUT = "-"
@@ -191,6 +191,9 @@ def row_writer(
         return
     with new_file(path) as partial:
         if path.suffix.lower() == ".parquet":
+            import pyarrow as pa  # noqa: PLC0415 - keeps other commands fast to start
+            import pyarrow.parquet as pq  # noqa: PLC0415
+
             types = {name: _arrow_type(form) for name, form in columns.items()}
             with pq.ParquetWriter(partial, pa.schema(list(types.items()))) as writer:
                 yield lambda rows: writer.write_table(
@@ -202,6 +205,8 @@ def row_writer(
 
 
 def _arrow_type(form: Any) -> pa.DataType:
+    import pyarrow as pa  # noqa: PLC0415
+
     if isinstance(form, list):
         return pa.list_(_arrow_type(form[0]))
     if isinstance(form, Mapping):

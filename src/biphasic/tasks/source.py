@@ -353,6 +353,9 @@ def name_of(path: Path, kind: str | None) -> str:
 
 def told_apart(names: Sequence[str], sources: Sequence[str]) -> list[str]:
     """Return names of tasks, with its folder's name before each that several have: `sts12-test`."""
+    for (name, _), count in Counter(zip(names, sources, strict=True)).items():
+        if count > 1:
+            raise ConfigError(f"the task '{name}' is given more than once")
     counts = Counter(names)
     folders = (expanded(split_source(source)[1]).resolve().parent.name for source in sources)
     return [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import pydoc
 from dataclasses import KW_ONLY
 from operator import attrgetter
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 import biphasic
 from biphasic.api.verb import Function, Verb, option
-from biphasic.errors import ConfigError
+from biphasic.errors import ConfigError, DataError
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,30 @@ def test_a_number_outside_is_refused_by_name(tmp_path, monkeypatch, name, args, 
     with pytest.raises(ConfigError, match=said):
         attrgetter(name)(biphasic)(*args, **given)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"corpus": "no-such.txt"}, "no-such.txt: no such file or folder"),
+        ({"learning_rate": -1.0}, "learning_rate.peak"),
+        ({"mlm_probability": 2.0}, "mlm_probability"),
+        ({"optimizer": "sgd"}, "sgd"),
+    ],
+)
+def test_settings_of_adapt_are_checked_before_its_model_is_fetched(tmp_path, given, said):
+    (tmp_path / "text.txt").write_text("some text")
+    settings = {"corpus": tmp_path / "text.txt", "root": tmp_path / "runs", **given}
+    with pytest.raises((ConfigError, DataError), match=said):
+        biphasic.adapt(tmp_path / "no-such-model", tmp_path / "out", quiet=True, **settings)
+
+
+def test_help_shows_functions_with_their_options():
+    text = pydoc.render_doc(biphasic.encode, renderer=pydoc.plaintext)
+    assert "encode(model: 'Path | str', source: 'Source'" in text
+    assert "A file (.jsonl, .csv, .tsv, .parquet or .txt)" in text
+    with pytest.raises(TypeError, match=r"^pretrain: missing a required argument: 'recipe'"):
+        getattr(biphasic, "pretrain")()  # noqa: B009 - not by its types
 
 
 @pytest.mark.parametrize(

@@ -111,3 +111,9 @@ def test_a_column_named_twice_is_refused_among_very_many(tmp_path):
     assert [len(row.value) for row in rows(wide)] == [60_000]
     repeated = write(tmp_path, "b.csv", ",".join([*names, "c7"]) + "\n")
     refused(repeated, 1, "the column 'c7' is named twice")
+
+
+def test_a_single_text_may_be_the_name_of_its_column(tmp_path):
+    path = tmp_path / "texts.csv"
+    path.write_text("text\nfirst\ntext\n")
+    assert [row.text("text") for row in rows(path)] == ["first", "text"]

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,7 +20,7 @@ from biphasic.data.building.build import (
     sample_training_text,
 )
 from biphasic.data.building.config import CorpusConfig
-from biphasic.data.building.gather import unique_names
+from biphasic.data.building.gather import BuildProgress, unique_names
 from biphasic.data.building.selection import digest_of, split_of
 from biphasic.data.corpus import Corpus
 from biphasic.data.tokens.shards import ShardMaker
@@ -607,6 +608,22 @@ def test_a_large_sample_is_bounded_spread_and_a_function_of_the_texts():
     again = TextSample(10_000)
     again.extend(reversed(texts), max_bytes=10**6)
     assert set(again.texts()) == set(chosen.texts())
+
+
+def test_sampling_does_not_depend_on_what_is_held_out():
+    texts = [f"{number} some text" for number in range(2000)]
+    training = [text for text in texts if split_of(digest_of(text), 0.5) == "train"]
+    chosen = TextSample(4000)  # about a quarter of them
+    chosen.extend(training, max_bytes=10**6)
+    assert 2000 < sum(map(len, chosen.texts())) <= 4000
+
+
+def test_shards_of_an_interrupted_build_have_no_rate():
+    amounts = {"text_bytes": 4_000_000, "tokens": 10**6, "total_tokens": None}
+    new = BuildProgress(**amounts, num_found=0, seconds=2)
+    assert new.rates() == "4 MB tokenised in 2.0 s: 2 MB/s, 500,000 tokens/s"
+    resumed = replace(new, num_found=3, seconds=0)
+    assert resumed.rates() == "3 shards reused from an interrupted build"
 
 
 def test_one_huge_document_does_not_push_out_all_others():

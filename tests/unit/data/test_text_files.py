@@ -19,11 +19,13 @@ from hypothesis import strategies as st
 from biphasic import rows as reader
 from biphasic.data.text import source as module
 from biphasic.data.text.source import (
+    SourceContext,
     SourceDocument,
     files_fingerprint,
     find_text_files,
     read_text_files,
 )
+from biphasic.data.text.sources import SourceConfig
 from biphasic.errors import DataError
 from biphasic.tasks.inputs import open_input
 
@@ -150,6 +152,13 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
 def test_a_hidden_folder_given_by_name_is_read(tmp_path):
     write(tmp_path / ".notes/a.txt", "x")
     assert [record.id for record in read(tmp_path / ".notes")] == ["a.txt"]
+
+
+def test_a_folder_of_text_may_hold_a_file_called_pairs(tmp_path):
+    (tmp_path / "pairs.json").write_text("{}")
+    (tmp_path / "a.txt").write_text("some text")
+    [document] = SourceConfig(source=str(tmp_path)).documents(SourceContext())
+    assert document.text == "some text"
 
 
 def test_ids_and_licences_of_the_rows_themselves(tmp_path):

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import biphasic
 from biphasic.config import load_settings
+from biphasic.errors import ConfigError
 from biphasic.study.settings.load import load_study
 from biphasic.study.settings.study import StudyConfig
 from biphasic.study.settings.tuned_rates import ArmRate, ObjectiveRate, TunedRate
@@ -148,3 +150,14 @@ def test_plans_say_that_rates_were_tuned_with_another_batch_or_corpus(file):
     file.write_text(f"{INCLUDES}corpus: {{libraries: [rich], max_tokens: 999}}\n")
     [note] = load_study(file).rate_notes()
     assert "libraries None, now ['rich'], max_tokens None, now 999" in note
+
+
+def test_no_trial_runs_if_the_rates_would_replace_something_else(file, tmp_path):
+    other = tmp_path / "other.yaml"
+    other.write_text("sources: [text.txt]\n")
+    for out in (file, other):
+        before = out.read_text()
+        with pytest.raises(ConfigError, match=f"{out.name}: holds more than rates; name another"):
+            biphasic.tune(file, root=tmp_path / "runs", out=out)
+        assert out.read_text() == before
+    assert not (tmp_path / "runs").exists()

@@ -48,3 +48,19 @@ def test_errors_come_up_as_themselves_in_their_turn(ahead, error):
         seen.extend(results)
     assert caught.value is error
     assert seen == [0, 1, 2]
+
+
+@pytest.mark.parametrize("leaves", [BrokenError, Killed, KeyboardInterrupt, GeneratorExit])
+def test_the_thread_ends_however_the_block_is_left(leaves):
+    calls: list[int] = []
+
+    def leave() -> None:
+        with prefetched(calls.append, range(1000), ahead=20) as results:
+            next(results)
+            raise leaves
+
+    with pytest.raises(leaves):
+        leave()
+    assert len(calls) <= 21
+    # The fixture looks for threads; so does this, at once.
+    assert not [t for t in threading.enumerate() if t.name.startswith("biphasic-prefetch")]

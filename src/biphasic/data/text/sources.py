@@ -27,7 +27,7 @@ from biphasic.errors import DataError, reading
 from biphasic.files import canonical_json, expanded, is_folder, json_value, read_json_object
 from biphasic.plugins import accepting, code_of
 from biphasic.rows import text_fault
-from biphasic.store import PAIRS
+from biphasic.store import PAIRS, is_complete
 
 BUILTIN = "builtin:pydocs"
 _HUB = "hf:"
@@ -151,7 +151,7 @@ class SourceConfig(TextSource):
     @property
     def _has_pairs(self) -> bool:
         """True if this is a folder of pairs, whose texts are documents."""
-        return self.path is not None and (self.path / _PAIRS).is_file()
+        return bool(self.path) and is_complete(self.path) and (self.path / _PAIRS).is_file()
 
     def folder(self, context: SourceContext) -> Path | None:
         """Return its folder; None for a file, the hub or the built-in documentation."""

@@ -169,8 +169,13 @@ class Block:
     def key(self, tokenizer_sha256: str) -> str:
         """Return the name of the shard that a tokenizer makes from this block."""
         version = importlib.metadata.version("tokenizers")
-        content = [_SHARD_VERSION, version, tokenizer_sha256, self.documents, self.notes]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:40]
+        content = [_SHARD_VERSION, version, tokenizer_sha256, self.notes]
+        key = hashlib.sha256(json.dumps(content).encode())
+        for part in (part for document in self.documents for part in document):
+            encoded = part.encode()
+            key.update(b"%d:" % len(encoded))
+            key.update(encoded)
+        return key.hexdigest()[:40]
 
 
 def write_shard(folder: Path, block: Block, tokenizer: TextTokenizer) -> None:

@@ -22,6 +22,7 @@ from biphasic.data.building import DEFAULT_VOCAB_SIZE
 from biphasic.data.packing import lay_out
 from biphasic.data.rows import Piece, RowBatch
 from biphasic.execution.slots import local_slots
+from biphasic.files import digest
 from biphasic.model.compute.device import compute_device
 from biphasic.model.compute.forward import first_position
 from biphasic.model.cpu.products import measured_once
@@ -56,7 +57,9 @@ class Measured(NamedTuple):
 
 def measure_speed(precision: str, width: int = 0) -> Measured:
     """Return the speed of passes at a width on this machine, measured once for a second each."""
-    name, model = f"speed-{precision}", PRESETS["nano"]
+    name, model, device = f"speed-{precision}", PRESETS["nano"], compute_device()
+    if device.type == "cuda":  # the cache may be shared with machines that have another GPU or none
+        name += f"-{digest(torch.cuda.get_device_name(device))[:8]}"
     num_heads = min(width, _WIDEST) // _HEAD_DIM
     if (width := num_heads * _HEAD_DIM) > model.hidden_size:
         sizes = (1, width, 8 * width // 3, num_heads, num_heads)

@@ -37,7 +37,7 @@ from biphasic.study.tune.trials import (
 )
 from biphasic.training.recipe import PretrainedModel
 
-KEY = "tuned_rates"
+KEY, _TUNED_WITH = "tuned_rates", "tuned_with"
 ENDING = ".rates.yaml"
 
 
@@ -53,7 +53,7 @@ def write_rates(
     losses = Path(os.path.relpath(curve.resolve(), target.resolve().parent)).as_posix()
     settings = {
         KEY: [_as_written(rate, file.resolve().parent) for rate in rates],
-        "tuned_with": config.of_tuning(),
+        _TUNED_WITH: config.of_tuning(),
     }
     head = f"# Chosen by `biphasic study tune`; the losses at all rates: {losses}\n"
     write_text(target, head + dump_settings(settings))
@@ -114,6 +114,9 @@ def tune_study(
     console: Console,
 ) -> TuneOutcome:
     """Choose the peak rates of the arms of a study file and write them, like `tune`."""
+    target = rates_file(file) if out is None else expanded(out)
+    if target.exists() and not load_settings(target).keys() <= {KEY, _TUNED_WITH}:
+        raise ConfigError(f"{target}: holds more than rates; name another file with --out")
     # Replicates of an arm share a rate, which is tuned with the seeds of the first.
     trials = _Trials(tuning, root.resolve(), local, console)
     by_group = trials.try_rates(rates, extend=extend)
@@ -132,7 +135,6 @@ def tune_study(
         for group, curve in zip(tuning.groups, record.curves, strict=True)
         if curve.choice is not None
     )
-    target = rates_file(file) if out is None else expanded(out)
     rates_now = (*tuning.kept_rates, *chosen)
     curve = trials.folder / "curve.csv"
     advice = write_rates(target, file, tuning.config, rates_now, curve=curve)
