@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import matplotlib as mpl
@@ -32,6 +33,7 @@ _METADATA = {
     "svg": ("Date", "Creator"),
     "pdf": ("CreationDate", "Creator", "Producer"),
 }
+_BACKENDS = {"png": "agg", "svg": "svg", "pdf": "pdf"}  # of matplotlib; pdf is slow to load
 # The page sets the font; a style element inside an inline SVG would apply to the whole page.
 _NOT_FOR_PAGES = re.compile(
     r"<metadata>.*?</metadata>|<!--.*?-->|<defs>\s*<style[^>]*>.*?</style>\s*</defs>"
@@ -66,11 +68,14 @@ def to_bytes(
     figure: Figure, ending: str, *, name: str = "", fonttype: str = "path", dpi: int = _DPI
 ) -> bytes:
     """Render a figure as PNG, SVG or PDF; `name` makes the ids of an SVG unique."""
-    buffer = io.BytesIO()
-    options: dict[str, Any] = {"dpi": dpi} if ending == "png" else {}
+    buffer, usual = io.BytesIO(), figure.dpi
     metadata = dict.fromkeys(_METADATA[ending])  # no dates and versions
+    # `Figure.savefig` would draw twice: first to lay out, which `Figure.draw` does anyway.
+    backend: Any = import_module(f"matplotlib.backends.backend_{_BACKENDS[ending]}")
     with drawing(salt=name or ending, fonttype=fonttype):
-        figure.savefig(buffer, format=ending, metadata=metadata, **options)
+        figure.set_dpi(dpi if ending == "png" else usual)
+        getattr(backend.FigureCanvas(figure), f"print_{ending}")(buffer, metadata=metadata)
+        figure.set_dpi(usual)
     return buffer.getvalue()
 
 

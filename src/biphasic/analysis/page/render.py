@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import gc
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -80,6 +83,22 @@ def render(records: StudyRecords, *, store: str) -> str:
 
 def write_page(page: Path, study_folder: Path, store: Path, *, note: Path) -> None:
     """Write a report's page, tables and figures; `note` says that earlier ones are complete."""
+    with _rare_collection():
+        _write_page(page, study_folder, store, note)
+
+
+@contextmanager
+def _rare_collection() -> Iterator[None]:
+    """Collect garbage less often: figures have many objects, and records many that stay."""
+    usual = gc.get_threshold()
+    gc.set_threshold(50_000, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+
+
+def _write_page(page: Path, study_folder: Path, store: Path, note: Path) -> None:
     records, folder = load_records(study_folder, store), page.parent
     scores = by_recipe(study_scores(records))
     html = render(records, store=content.store_link(page, store))
@@ -200,3 +219,4 @@ def write_figures(folder: Path, few: StudyRecords, scores: Scores) -> None:
                 path.unlink(missing_ok=True)
             else:
                 write_bytes(path, drawn.to_bytes(figure, ending, name=name))
+                figure.set_layout_engine("none")  # both files have one layout
