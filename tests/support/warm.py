@@ -11,7 +11,6 @@ from __future__ import annotations
 import faulthandler
 import gc
 import importlib
-import io
 import os
 import pkgutil
 import runpy
@@ -23,7 +22,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
@@ -44,18 +43,16 @@ def forking() -> Iterator[None]:
 
 def draw_nothing(patch: pytest.MonkeyPatch) -> None:
     """Leave the drawings of reports empty, in forks too: drawing takes most of their time."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     from biphasic.analysis.figures.draw import to_svg
 
     empty = Figure(figsize=(1, 1))
-    content = {"png": b"png", "svg": to_svg(empty, name="empty").encode()}
-
-    def save(_: Figure, file: IO[Any], *, format: str, **__: Any) -> None:
-        drawn = content[format]
-        file.write(drawn.decode() if isinstance(file, io.TextIOBase) else drawn)
-
-    patch.setattr(Figure, "savefig", save)
+    svg = to_svg(empty, name="empty").encode()
+    patch.setattr(FigureCanvasAgg, "print_png", lambda _, file, **__: file.write(b"png"))
+    patch.setattr(FigureCanvasSVG, "print_svg", lambda _, file, **__: file.write(svg))
     for name in (
         "analysis.figures.draw.draw",
         "analysis.figures.tuning.draw",
