@@ -70,7 +70,8 @@ mutations: $(INSTALLED)  ## Break the source in ways that tests must notice, one
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutations/run.py
 
 snapshots: $(INSTALLED)  ## Write anew what commands print; read the difference.
-	BIPHASIC_SNAPSHOTS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 0 tests/unit/cli tests/unit/export/test_card.py
+	BIPHASIC_SNAPSHOTS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 0 tests/unit/cli tests/unit/export/test_card.py \
+		$(addprefix tests/unit/analysis/test_,pages.py sentences.py claims_on_studies.py)
 
 numerics: $(INSTALLED)  ## Reproduce the golden numbers with edited code, and list its hash.
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TEST_PROCESSES) --maxprocesses 8 tests/golden/test_golden.py
