@@ -20,8 +20,7 @@ from test_study_examples import NUM_TEST, write_examples
 from typer.testing import CliRunner
 
 from biphasic import numerics
-from biphasic.analysis.page import content
-from biphasic.analysis.page.content import study_answers, study_families
+from biphasic.analysis.page.content import page_scores, study_answers, study_families
 from biphasic.analysis.page.markdown import answers_page, registration_page
 from biphasic.analysis.questions.answer import (
     Answer,
@@ -217,12 +216,19 @@ def test_the_report_opens_with_answers_and_forecasts(ask):
     assert not (study[0] / "report/questions.csv").exists()
 
 
-def test_answers_read_all_examples_however_many_a_page_reads(ask, monkeypatch):
+def test_answers_read_all_examples_however_many_a_page_reads(ask):
     study = ask(question(asked("clm", "mlm")))
+    path = study[0] / "study.json"
+    record = json.loads(path.read_text())
+    for task in record["tasks"]:
+        task["num_test"] = 10**9
+    path.write_text(json.dumps(record))
     draw = np.random.default_rng(0)
     for path in sorted((study[1] / "finetunes").glob("*/result.json")):
         write_examples(path, draw)
-    monkeypatch.setattr(content, "_MOST_EXAMPLES", 0)
+    _, recipes = page_scores(load_records(*study))
+    with pytest.raises(DataError, match="more test examples than a page reads"):
+        recipes.examples("clm-seed1", "pydocs-sc")
     [answer] = answers_of(study)
     found = [(one.test.num_examples, one.test.missing) for one in answer.outcomes]
     assert found == [(NUM_TEST, "")] * 2

@@ -16,7 +16,7 @@ from biphasic import analyze, figures
 from biphasic.analysis.claims import Table
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.runs import scores_by_learning_rate
-from biphasic.analysis.page import render as page_figures
+from biphasic.analysis.page.render import choice_sentence, few_arms
 from biphasic.analysis.records import load_records
 from biphasic.analysis.report import write_report
 from biphasic.analysis.scores.examples import ExampleScores, mean_examples
@@ -318,36 +318,30 @@ def test_a_report_of_replicated_recipes_compares_recipes(replicated):
 
 
 @pytest.mark.parametrize(
-    ("most", "sentence"),
+    ("recipes", "runs", "sentence"),
     [
-        (6, ""),
-        (2, "The first run of each recipe is drawn."),
-        (1, "Of 2 recipes the first run of each of the 1 best is drawn."),
+        (2, 6, ""),
+        (2, 7, "The first run of each recipe is drawn."),
+        (13, 2, "Of 13 recipes the first run of each of the 8 best is drawn."),
     ],
 )
-def test_of_many_runs_the_first_of_each_recipe_is_drawn(replicated, monkeypatch, most, sentence):
-    monkeypatch.setattr(page_figures, "MOST_ROWS", most)
-    monkeypatch.setattr(page_figures, "SHOWN_OF_MANY", 1)
-    records = load_records(*replicated)
-    scores = over_pretraining(study_scores(records))
-    few = page_figures.few_arms(records, scores)
-    assert page_figures.choice_sentence(records, few, scores) == sentence
-    if most < 6:
-        chosen = {model.name: model.label for model in scores.models[:most]}
-        assert {arm.name: arm.label for arm in few.arms} == chosen
-
-
-def test_of_many_runs_the_first_of_the_untrained_encoder_is_drawn(replicated, monkeypatch):
-    monkeypatch.setattr(page_figures, "MOST_ROWS", 2)
-    folder, store = replicated
-    record = json.loads((folder / "study.json").read_text())
-    for arm in record["arms"]:
-        if arm["name"].startswith("mlm"):
-            arm["family"] = "none"
-    (folder / "study.json").write_text(json.dumps(record))
-    records = load_records(folder, store)
-    few = page_figures.few_arms(records, over_pretraining(study_scores(records)))
-    assert [arm.label for arm in few.arms] == ["clm", "mlm"]
+def test_of_many_runs_the_first_of_each_recipe_is_drawn(tmp_path, recipes, runs, sentence):
+    names = [(f"r{recipe}-seed{run}", recipe) for recipe in range(recipes) for run in range(runs)]
+    models = infos(**{
+        f"r{number}": [(name, place) for place, (name, of) in enumerate(names) if of == number]
+        for number in range(recipes)
+    })  # fmt: skip
+    arms = tuple((name, name, "MLM", (("mlm", 1.0),), 0.0) for name, _ in names)
+    study = FakeStudy(steps=20, arms=arms, tasks=TASKS[:1], learning_rates=(1e-4,), seeds=(0,))
+    records = load_records(*study.write(tmp_path))
+    by_model = {name: [50.0 + recipe, 51.0 + recipe] for name, recipe in names}
+    scores = over_pretraining(made_scores(by_model, **models))
+    few = few_arms(records, scores)
+    assert choice_sentence(records, few, scores) == sentence
+    best = [f"r{recipe}" for recipe in range(recipes)][-8:]
+    assert {arm.label for arm in few.arms} == (
+        {name for name, _ in names} if runs == 6 else {*best}
+    )
 
 
 def test_claims_and_figures_are_over_pretraining_runs_if_asked(replicated, tmp_path):
