@@ -50,8 +50,11 @@ def _chart(record: TuneRecord) -> Chart:
         rows += [(key, label, label, style, *point, True) for point in low.items()]
         rows += [(key, "chosen", label, chosen, peak, loss, False)
                  for peak, loss in low.items() if peak == curve.choice]  # fmt: skip
-        rows += [(key, "diverged or higher" if low else label, label, high, t.peak, top, False)
-                 for t in curve.trials if t.peak not in low]  # fmt: skip
+        for trial in curve.trials:
+            if trial.peak not in low:
+                lost = "diverged" if trial.loss is None else f"{trial.loss:.3g}, higher"
+                point = trial.peak, top, False
+                rows.append((key, lost if low else label, label, high, *point))
     columns = ["panel", "series", "line", "style", "x", "mean", "is_connected"]
     points = points_of(DataFrame(rows, columns=columns))
     axis = Axis("peak rate", "log", ticks_at(points["x"], lambda peak: f"{peak:.3g}"))

@@ -73,7 +73,8 @@ def test_the_figure_shows_choices_diverged_trials_and_rates_beyond_the_edge():
     assert "Held-out MLM at 40 %" in words
     assert "nano-clm: 0.002" in words
     assert "micro-clm: none" in words
-    assert {"chosen", "higher"} < {*words.split()}
+    assert "31, higher" in words
+    assert {"chosen", "diverged"} < {*words.split()}
 
 
 def test_the_same_tuning_gives_the_same_bytes():
