@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +348,8 @@ def test_a_weaker_form_decides_between_partly_and_false() -> None:
     assert ask(pair(70.5, 70), strong, weak).verdict == "partly"
     assert ask(pair(70.5, 70), strong).verdict == "false"
     assert ask(pair(69, 70), strong, weak).verdict == "false"
+    lower = partial(Table.compare, first=MLM, second=CLM, expect="lower", weaker=True)
+    assert ask(pair(70.5, 70), strong, weak, lower).verdict == "false", "all weaker forms hold"
 
 
 def test_a_claim_may_have_custom_checks_on_the_tidy_table() -> None:

@@ -80,7 +80,8 @@ def level(folder: Path) -> Study:
 
 
 def settings(folder: Path) -> Study:
-    sources = [{"files": {"count": 4, "bytes": 7}, "licence": "", "share": None}, {"share": 0.5}]
+    files = {"count": 4, "bytes": 7}
+    sources = [{"files": files, "licence": "", "share": None}, {"share": 0.5, "is_open": True}]
     return made(folder, arms=ARMS[:2], seeds=(0,),
                 provenance={"data": {"origin": {"sources": sources}}})  # fmt: skip
 
