@@ -68,14 +68,13 @@ def to_bytes(
     figure: Figure, ending: str, *, name: str = "", fonttype: str = "path", dpi: int = _DPI
 ) -> bytes:
     """Render a figure as PNG, SVG or PDF; `name` makes the ids of an SVG unique."""
-    buffer, usual = io.BytesIO(), figure.dpi
+    buffer = io.BytesIO()
     metadata = dict.fromkeys(_METADATA[ending])  # no dates and versions
     # `Figure.savefig` would draw twice: first to lay out, which `Figure.draw` does anyway.
     backend: Any = import_module(f"matplotlib.backends.backend_{_BACKENDS[ending]}")
     with drawing(salt=name or ending, fonttype=fonttype):
-        figure.set_dpi(dpi if ending == "png" else usual)
+        figure.set_dpi(dpi)  # of PNG; the others are 72 to an inch
         getattr(backend.FigureCanvas(figure), f"print_{ending}")(buffer, metadata=metadata)
-        figure.set_dpi(usual)
     return buffer.getvalue()
 
 
