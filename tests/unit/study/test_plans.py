@@ -9,7 +9,10 @@ import pytest
 import yaml
 
 from biphasic.config import parse_config
+from biphasic.study.plan.summary import StudyPlan, summarise_plan
+from biphasic.study.resolve import resolve
 from biphasic.study.settings.study import StudyConfig
+from biphasic.study.study import Study
 from tiny_study import GROUND, plan_of, tiny_study
 
 CASES = yaml.safe_load(Path(__file__).with_name("plans.yaml").read_text("utf-8"))
@@ -29,9 +32,13 @@ def spelled_out(arm: Any) -> dict[str, Any]:
 
 
 def study(case: dict[str, Any], **changes: Any) -> StudyConfig:
-    arms = [{"name": name, **spelled_out(arm)} for name, arm in case["arms"].items()]
-    settings = {name: case[name] for name in ("recipe", "tuned_rates") if name in case}
-    return tiny_study(*arms, **{**changes, **settings})
+    arms = case["arms"]
+    if isinstance(arms, dict):
+        arms = [{"name": name, **spelled_out(arm)} for name, arm in arms.items()]
+    given = {name: case[name] for name in StudyConfig.model_fields if name in case}
+    if "compare" in given:
+        given["compare"] = [{"arms": case["compare"]}]
+    return tiny_study(**{**changes, **given, "arms": [spelled_out(arm) for arm in arms]})
 
 
 @every("names")
@@ -61,3 +68,24 @@ def test_tuned_rates_are_for_their_arms(title, case):
             arm.name: [placed.schedule.peak for placed in read.recipe_of(arm).placed_phases]
             for arm in read.arms
         }
+
+
+@every("prints")
+def test_plans_say(title, case, tmp_path):
+    config = study(case, recipe={"learning_rate": {"peak": 2e-3, "warmup_steps": 2}}, tasks=[])
+    plan = resolve(Study(config, tmp_path), missing="placeholder").plan
+    text = str(StudyPlan(plan, summarise_plan(plan), 1e12, 64))
+    assert [part for part in case["has"] if part not in text] == []
+    assert [part for part in case.get("lacks", ()) if part in text] == []
+
+
+@every("seeds")
+def test_runs_have_seeds(title, case):
+    config = study(case)
+    seeds = [config.recipe_of(arm).seeds for arm in config.arms]
+    assert [[s.init_seed, s.data_seed, s.mask_seed] for s in seeds] == case["seeds"]
+
+
+@every("compared")
+def test_arms_are_compared_with_all_runs_of_their_recipes(title, case):
+    assert study(case).compared() == [tuple(map(tuple, case["compared"]))]

@@ -8,10 +8,7 @@ import pytest
 
 from biphasic.errors import ConfigError
 from biphasic.model.loading.hub import LocalModel
-from biphasic.study.plan.summary import StudyPlan, summarise_plan
-from biphasic.study.resolve import resolve
 from biphasic.study.settings.study import FinetuningConfig
-from biphasic.study.study import Study
 from biphasic.training.recipe import Seeds
 from tiny_study import GROUND, clm, mlm, plan_of, tiny_study
 
@@ -21,21 +18,6 @@ RUNS = {"recipe.seed": [0, 3]}
 def study(**changes):
     arms = [{"phases": [clm(8)], "axes": RUNS}, {"phases": [mlm(8)], "axes": RUNS}]
     return tiny_study(*arms, **changes)
-
-
-def test_one_axis_sets_all_seeds():
-    arms = study().arms
-    assert [arm.name for arm in arms] == [
-        "pico-clm-8", "pico-clm-8-seed3", "pico-mlm40-8", "pico-mlm40-8-seed3",
-    ]  # fmt: skip
-    config = study()
-    assert config.recipe_of(arms[1]).seeds == Seeds(init_seed=3, data_seed=3, mask_seed=3)
-    assert config.recipe_of(arms[0]).seeds == Seeds()
-
-
-def test_one_seed_of_the_shared_recipe_sets_all():
-    config = tiny_study({"name": "a", "phases": [clm(8)]}, recipe={"seed": 2})
-    assert config.recipe_of(config.arms[0]).seeds == Seeds(init_seed=2, data_seed=2, mask_seed=2)
 
 
 def test_a_run_has_fine_tuning_seeds_of_its_own():
@@ -94,54 +76,8 @@ def test_results_of_listed_seeds_keep_their_identities(locate):
     assert len({*runs(5)}) == 5
 
 
-@pytest.mark.parametrize(
-    ("axes", "line"),
-    [
-        (
-            {"recipe.seed": [1, 2, 3]},
-            "Runs         3 for 1 recipe, varying order of rows, initial weights and masks",
-        ),
-        (
-            {"recipe.seeds.init_seed": [0, 1]},
-            "Runs         2 for 1 recipe, varying initial weights; order of rows and masks fixed",
-        ),
-    ],
-)
-def test_the_plan_names_what_runs_vary(tmp_path, axes, line):
-    config = tiny_study({"phases": [clm(8)], "axes": axes}, tasks=[])
-    plan = resolve(Study(config, tmp_path), missing="placeholder").plan
-    summary = summarise_plan(plan)
-    assert line in StudyPlan(plan, summary, 1e12, 64).lines()
-
-
-def test_arms_that_attend_differently_are_no_runs_of_one_recipe(tmp_path):
-    arm = {"phases": [clm(8)], "axes": {"attention": ["causal", "bidirectional"]}}
-    config = tiny_study(arm, tasks=[])
-    assert [one.name for one in config.arms] == ["pico-clm-8-causal", "pico-clm-8-bidirectional"]
-    plan = resolve(Study(config, tmp_path), missing="placeholder").plan
-    lines = StudyPlan(plan, summarise_plan(plan), 1e12, 64).lines()
-    assert not [line for line in lines if line.startswith("Runs")]
-
-
-def compared(*pairs, **changes):
-    return study(compare=[{"arms": pair} for pair in pairs], **changes).compared()
-
-
 CLM = ("pico-clm-8", "pico-clm-8-seed3")
 MLM = ("pico-mlm40-8", "pico-mlm40-8-seed3")
-
-
-@pytest.mark.parametrize(
-    "pair", [["pico-clm-8", "pico-mlm40-8"], ["*clm-8*", "*mlm40-8-seed3"]], ids=["names", "globs"]
-)
-def test_a_run_or_a_pattern_stands_for_all_runs_of_a_recipe(pair):
-    assert compared(pair) == [(CLM, MLM)]
-
-
-def test_intermediate_states_are_compared_by_their_step():
-    points = [{"arms": ["*"], "steps": [4]}]
-    [(first, second)] = compared(["pico-clm-8-4", "pico-clm-8"], evaluation_points=points)
-    assert (first, second) == (("pico-clm-8-4", "pico-clm-8-seed3-4"), CLM)
 
 
 ASKED = {"arms": ["pico-clm-8", "pico-mlm40-8"], "tasks": ["pydocs-sc"]}

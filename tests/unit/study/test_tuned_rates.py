@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from biphasic.study.plan.summary import StudyPlan, summarise_plan
-from biphasic.study.resolve import resolve
 from biphasic.study.settings.study import StudyConfig
 from biphasic.study.settings.tuned_rates import ArmRate
-from biphasic.study.study import Study
 from biphasic.training.lineage import Lineage
 from tiny_study import GROUND, clm, mlm, tiny_study
 
@@ -54,16 +51,6 @@ def test_a_rate_that_no_arm_uses_is_noted():
     config = study(tuned_rates=[RATES[1], {"arms": ["mlm"], "peak": 9e-3}])
     [note] = config.rate_notes()
     assert note.startswith("tuned_rates.0 (peak 1e-3) is not used")
-
-
-def test_plans_say_which_rates_are_tuned(tmp_path):
-    config = study(tuned_rates=RATES)
-    plan = resolve(Study(config, tmp_path), missing="placeholder").plan
-    summary = summarise_plan(plan)
-    printed = StudyPlan(plan, summary, 1e9, 9).lines()
-    lines = {line.split()[0]: line for line in printed if line}
-    assert lines["clm-mlm"].endswith("; peak 4e-3, tuned")
-    assert lines["larger"].endswith("; peak 2e-3")
 
 
 def test_only_arms_with_a_new_rate_are_trained_again():

@@ -209,21 +209,6 @@ def test_settings_without_a_name_are_adamws():
     assert recipe == lineage(clm(2), optimizer={"name": "adamw", "beta2": 0.98}).recipe
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "message"),
-    [
-        ({"name": "mun"}, "optimizer.name: unknown value 'mun' (did you mean 'muon'?)"),
-        ({"momentum": 0.9}, "unknown key 'optimizer.momentum'"),
-        ({"name": "muon", "momentum": 1}, "optimizer.momentum: input should be less than 1"),
-        ("muon", "optimizer: expected a mapping of settings (got 'muon')"),
-    ],
-)
-def test_a_mistake_in_an_optimizer_is_named(optimizer, message):
-    with pytest.raises(ConfigError) as raised:
-        lineage(clm(2), optimizer=optimizer)
-    assert str(raised.value).startswith(f"test: {message}")
-
-
 def test_a_new_setting_of_the_optimizer_keeps_old_identities(monkeypatch):
     class LaterOptimizer(AdamW):
         nesterov: bool = False
