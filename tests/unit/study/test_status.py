@@ -318,7 +318,8 @@ class Runner:
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(status_module, "_POLL_SECONDS", 0.01)
+    sleep = time.sleep
+    monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.01)))
     monkeypatch.setattr(status_module, "_AGAIN_SECONDS", 0.05)
 
 
@@ -389,20 +390,18 @@ def test_a_runner_that_is_gone_is_not_asked_to_retry(root, folder, cli):
 
 
 def test_watching_ends_with_the_study(root, folder, cli, quick, monkeypatch):
-    from biphasic.cli import commands
-
-    monkeypatch.setattr(commands, "_REFRESH_SECONDS", 0.01)
     runner = Runner(folder)
     write_progress(folder, record())
-    short_line, looks = status_module.short_line, []
+    sleep, looks = time.sleep, []
 
-    def look(status):
-        looks.append(status)
-        if len(looks) == 3:
-            cancel_study(folder, say=lambda _: None)
-        return short_line(status)
+    def look_again(seconds):
+        if threading.current_thread() is threading.main_thread():
+            looks.append(seconds)
+            if len(looks) == 3:
+                threading.Timer(0, cancel_study, [folder], {"say": lambda _: None}).start()
+        sleep(seconds)
 
-    monkeypatch.setattr(status_module, "short_line", look)
+    monkeypatch.setattr(time, "sleep", look_again)
     code, out, _ = cli("study", "status", "one", "--root", root, "--watch")
     assert runner.ended()
     assert code == 0
