@@ -32,6 +32,15 @@ GRID = (
     ("reviews", 1e-3, 1, 0.7, 0.72), ("reviews", 1e-4, 1, 0.6, 0.99),
 )  # fmt: skip
 
+SHAPE = {"name": "floor:random-vectors", "width": 64, "tokenizer": IDENTITY}
+# Of the same examples or of others; random vectors of the model's shape, two draws, or of another.
+FLOORS = [
+    ("a", 0.70, {"name": "floor:majority"}), ("a", 0.80, {"name": "reference:bag-of-words"}),
+    ("b", 0.99, {"name": "floor:majority"}), ("a", 0.25, {**SHAPE, "draw": 0}),
+    ("a", 0.35, {**SHAPE, "draw": 1}), ("a", 0.99, {**SHAPE, "width": 96}),
+    ("a", 0.99, {**SHAPE, "tokenizer": "of another encoder"}),
+]  # fmt: skip
+
 
 def recipe(*phases: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {**RECIPE, **({"phases": list(phases)} if phases else {}), **changes}
@@ -115,6 +124,12 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Any], list[Any]]] = 
     "scores-diverged": (
         {}, {}, [("reviews", 1e-3, 0, 0.8, 0.7), ("reviews", 1e-2, 0, None, None),
                  ("news", 1e-2, 0, None, None)], [],
+    ),
+    "scores-floors": (
+        {}, {}, [("reviews", 1e-3, 0, 0.8, 0.7, {"examples_sha256": "a"}),
+                 *(("reviews", 0.0, 0, share, share,
+                    {"state": "", "examples_sha256": examples, "baseline": baseline})
+                   for examples, share, baseline in FLOORS)], [],
     ),
     "scores-zero-shot": ({}, {}, [("lookup", 0.0, 0, None, 0.5, {"kind": "zs"})], []),
 }  # fmt: skip
