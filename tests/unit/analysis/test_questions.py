@@ -388,25 +388,30 @@ def test_the_report_says_registered_before_the_first_score_only_if_records_do(re
     assert page.is_file()
 
 
-def test_an_amendment_after_scores_is_shown_as_such(registered):
-    first = registered()
-    registered(num_scores=6, amends=first.id, changed=("questions",))
-    _, amended, order = sentences(registered.study)
-    assert amended.endswith("with 6 scores of its arms in the store: questions changed.")
-    assert order.startswith("Amended after the first score")
+AFTER = {"num_scores": 6, "changed": ("questions",)}
 
 
-def test_scores_that_an_earlier_amendment_saw_stay_seen(registered):
-    first = registered()
-    second = registered(num_scores=6, amends=first.id, changed=("questions",))
-    registered(amends=second.id, changed=("arms",))
-    assert sentences(registered.study)[-1].startswith("Amended after the first score")
-
-
-def test_an_amendment_before_scores_is_called_an_amendment(registered):
-    first = registered()
-    registered(amends=first.id, changed=("questions",))
-    assert sentences(registered.study)[-1].startswith("Amended before the first score")
+@pytest.mark.parametrize(
+    ("steps", "last"),
+    [
+        ([{}, {"changed": ("questions",)}], "Amended before the first score"),
+        ([{}, AFTER], "Amended after the first score"),
+        ([{}, AFTER, {"changed": ("arms",)}], "Amended after the first score"),  # it stays seen
+        ([{"score_date": REGISTERED - DAY}], "Registered after the first score"),
+    ],
+)
+def test_the_last_sentence_says_whether_scores_were_seen(registered, steps, last):
+    amends = None
+    for step in steps:
+        amends = registered(amends=amends, **step).id
+    said = sentences(registered.study)
+    assert said[-1].startswith(last)
+    seen = "with 6 scores of its arms in the store: questions changed."
+    assert any(one.endswith(seen) for one in said) == (AFTER in steps)
+    # Copies have other dates of files, as after `cp -r` or `git clone`.
+    for path in registered.study[1].glob("finetunes/*/result.json"):
+        os.utime(path, (REGISTERED + DAY, REGISTERED + DAY))
+    assert sentences(registered.study) == said
 
 
 OTHER_CODE = "Scores were made by other code than was registered."
@@ -446,14 +451,6 @@ def test_results_of_older_versions_have_the_dates_of_their_files(registered):
         "Registered before the first score, which is of 2026-09-22 14:13:20 UTC, by the dates of "
         "files, which a copy changes."
     )
-
-
-def test_a_registration_after_the_scores_stays_one_when_they_are_copied(registered):
-    registered(score_date=REGISTERED - DAY)
-    after = sentences(registered.study)[-1]
-    for path in registered.study[1].glob("finetunes/*/result.json"):
-        os.utime(path, (REGISTERED + DAY, REGISTERED + DAY))  # as after `cp -r` or `git clone`
-    assert sentences(registered.study)[-1] == after
 
 
 def test_packed_records_show_what_was_registered_and_when(registered, tmp_path):
