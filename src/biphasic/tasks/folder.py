@@ -332,8 +332,8 @@ def own_files(file: TaskFile, *, where: str) -> dict[str, Path]:
         files = kind.examples.find_files(file.folder)
     if not file.has_training:
         files.pop("train", None)
-    made = _made(file)
-    for split in made:
+    made = [split for split in SPLITS[1:] if getattr(file, f"{split}_fraction")]
+    for split in made:  # out of the training split
         if split in files:
             raise DataError(f"{where}: {split}_fraction is set, but {files[split]} exists")
     if file.labels is not None:
@@ -351,11 +351,6 @@ def own_files(file: TaskFile, *, where: str) -> dict[str, Path]:
             raise DataError(f"{path}: no such file; {where} names it as {key}")
         kind.examples.check_file(path, key, kind.name)
     return files
-
-
-def _made(file: TaskFile) -> list[str]:
-    """Return the splits that are taken out of the training split."""
-    return [split for split in SPLITS[1:] if getattr(file, f"{split}_fraction")]
 
 
 def _missing(file: TaskFile, key: str) -> str:

@@ -65,11 +65,6 @@ def published_text(name: str) -> str:
     return _FILES[name].read_text("utf-8")
 
 
-def _has_paper_reading(file: TaskFile) -> bool:
-    """Return whether the reference study reads the tables otherwise, mistakes included."""
-    return file.hub is not None and file.hub.corpus is not None
-
-
 @dataclass(frozen=True)
 class HubSource:
     """A task of tables on the hub, or of local copies of them."""
@@ -86,7 +81,9 @@ class HubSource:
         if name not in PUBLISHED:
             raise DataError(f"no published dataset '{name}'{nearest(name, PUBLISHED)}")
         file = PUBLISHED[name]
-        paper = settings.pop("paper", False) and _has_paper_reading(file)
+        # Of the others the reference study reads the tables as we do.
+        is_retrieval = file.hub is not None and file.hub.corpus is not None
+        paper = settings.pop("paper", False) and is_retrieval
         if kind is not None:
             if KINDS[kind].derived_from != file.kind:
                 raise DataError(
