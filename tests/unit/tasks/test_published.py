@@ -375,7 +375,9 @@ WITH_SETTINGS = [
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "message"), [*REFUSED, *WITH_SETTINGS], ids=lambda part: str(part)[:60]
+    ("name", "change", "message"),
+    [*REFUSED, *WITH_SETTINGS],
+    ids=lambda part: None if callable(part) else str(part)[:60],
 )
 def test_what_a_dataset_cannot_be_is_said_in_one_line(tmp_path, name, change, message):
     if callable(change):
