@@ -31,7 +31,7 @@ class RunningJob(Config):
     label: str
     kind: str
     done: int = 0  # Steps so far.
-    total: int | None = None  # Total steps; None before the first report.
+    total: int | None = None  # Total steps; None before the first of them.
     text: str = ""  # A few words, such as the loss.
     # Host and block of a cluster; empty on this machine, or in the cluster's queue.
     place: str = ""

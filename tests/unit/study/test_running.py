@@ -161,6 +161,19 @@ def test_the_record_has_the_result_of_each_job(tmp_path, now):
     assert "will retry: other: boom" in printed.getvalue()
 
 
+def test_a_job_without_a_step_yet_has_no_total_and_no_expected_end(tmp_path, now):
+    monitor, _ = watched([item("a")], tmp_path)
+    with monitor:
+        monitor.started(item("a"))
+        monitor.progress("a", Progress(0, 0, "held-out CLM loss"))
+        now[0] += 5.0
+        monitor.tick()
+        record = read_progress(tmp_path)
+    [running] = record.running
+    assert (running.total, running.text) == (None, "held-out CLM loss")
+    assert record.seconds_left is None
+
+
 def test_time_in_the_queue_of_a_cluster_does_not_count(tmp_path, now):
     monitor, _ = watched([item("a")], tmp_path)
     with monitor:

@@ -24,7 +24,14 @@ from biphasic.analysis.tables.text import score_rows
 from biphasic.errors import StudyError
 from biphasic.execution.display import RunningItem, StudyDisplay
 from biphasic.execution.executor import ExecutorConfig, Work
-from biphasic.execution.job import Failure, WorkItem, dependents, read_requests, with_dependents
+from biphasic.execution.job import (
+    Failure,
+    Progress,
+    WorkItem,
+    dependents,
+    read_requests,
+    with_dependents,
+)
 from biphasic.execution.scheduler import RetryPolicy, Scheduler, WorkOutcome
 from biphasic.locks import refuse_while_cleaning, this_process
 from biphasic.model.compute.device import compute_device, parse_device
@@ -134,10 +141,16 @@ class Monitor(StudyDisplay):
 
 
 def _running(item: WorkItem, job: RunningItem) -> RunningJob:
-    names = ("done", "total", "text", "place") if job.progress else ()
-    progress = {name: getattr(job.progress, name) for name in names}
+    told = job.progress or Progress(0, 0, "")
     return RunningJob(
-        id=item.id, label=item.label, kind=item.kind, started=_text(job.started), **progress
+        id=item.id,
+        label=item.label,
+        kind=item.kind,
+        done=told.done,
+        total=told.total or None,
+        text=told.text,
+        place=told.place,
+        started=_text(job.started),
     )
 
 
