@@ -353,6 +353,24 @@ def test_cancelling_does_not_wait_for_a_dead_remote_runner(folder, now, monkeypa
     assert now[0] >= 100 + LEASE_SECONDS
 
 
+def test_cancelling_waits_for_a_remote_runner_as_long_as_it_sends_heartbeats(
+    folder, now, monkeypatch
+):
+    locked_elsewhere(folder, silent_for=0)
+
+    def sleep(_: float) -> None:
+        now[0] += 60
+        heartbeat = time.time() + now[0]
+        os.utime(folder / LOCK, (heartbeat, heartbeat))
+        if now[0] > 3 * LEASE_SECONDS:
+            (folder / LOCK).unlink()
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    messages = []
+    assert cancel_study(folder, say=messages.append)
+    assert "has stopped" in messages[1]
+
+
 def test_jobs_are_tried_again_on_request(folder, quick):
     one, two = failed("a on first", "abc" + "0" * 61), failed("b on first", "abd" + "0" * 61)
     write_progress(folder, record(failures=(one, two)))
