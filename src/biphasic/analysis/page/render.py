@@ -81,12 +81,6 @@ def render(records: StudyRecords, *, store: str) -> str:
     )
 
 
-def write_page(page: Path, study_folder: Path, store: Path, *, note: Path) -> None:
-    """Write a report's page, tables and figures; `note` says that earlier ones are complete."""
-    with _rare_collection():
-        _write_page(page, study_folder, store, note)
-
-
 @contextmanager
 def _rare_collection() -> Iterator[None]:
     """Collect garbage less often: figures have many objects, and records many that stay."""
@@ -98,7 +92,9 @@ def _rare_collection() -> Iterator[None]:
         gc.set_threshold(*usual)
 
 
-def _write_page(page: Path, study_folder: Path, store: Path, note: Path) -> None:
+@_rare_collection()
+def write_page(page: Path, study_folder: Path, store: Path, *, note: Path) -> None:
+    """Write a report's page, tables and figures; `note` says that earlier ones are complete."""
     records, folder = load_records(study_folder, store), page.parent
     scores = by_recipe(study_scores(records))
     html = render(records, store=content.store_link(page, store))
