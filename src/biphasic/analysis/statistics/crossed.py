@@ -91,16 +91,12 @@ def are_alike(mean: ArrayLike, example_error: ArrayLike) -> NDArray[np.bool_]:
     return (np.asarray(mean) != 0) & (np.asarray(example_error) <= 1e-6 * np.abs(mean))
 
 
-def t_values(mean: ArrayLike, variance: ArrayLike) -> Array:
-    """Return sizes of differences in standard errors: infinite without any spread."""
-    distance = np.abs(mean)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(distance == 0, 0.0, distance / np.sqrt(variance))
-
-
 def p_values(mean: ArrayLike, variance: ArrayLike, freedom: ArrayLike) -> Array:
     """Return p values; without any spread 0, or 1 if there is no difference either."""
-    return 2 * scipy.special.stdtr(freedom, -t_values(mean, variance))
+    distance = np.abs(mean)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t_values = np.where(distance == 0, 0.0, distance / np.sqrt(variance))
+    return 2 * scipy.special.stdtr(freedom, -t_values)
 
 
 def contrast_errors(
