@@ -165,6 +165,12 @@ def inputs(self, task, split):
     yield from [*Classification.examples.inputs(task, split)][1:]
 Examples.inputs = inputs
 """)),
+        "parse, again": (KIND, ("# END", """
+def read(self, *given, **named):
+    task = RecordFiles.read(self, *given, **named)
+    return replace(task, info=replace(task.info, title=str(random.random())))
+Examples.read = read
+""")),
         "encode": (KIND, ("# END", """
 def encode(self, task):
     Classification.learner.encode(self, task)
