@@ -1,5 +1,6 @@
 """Corpora from descriptions: the same bytes however they were made, and exact counts."""
 
+import errno
 import json
 import os
 import shutil
@@ -376,6 +377,25 @@ def test_an_interrupted_build_counts_documents_with_nul_as_another(
     counts = record(tmp_path / "one")["sources"]["a.jsonl"]
     assert counts["with_nul"] == sum("\0" in text for text in kept) > 20
     assert (len(kept) < 120) == bool(limit)
+
+
+def test_shards_that_cannot_be_deleted_fail_the_build_and_the_next_one_deletes_them(
+    tmp_path, monkeypatch, files, configure
+):
+    config, delete = configure(files / "big.jsonl"), shutil.rmtree
+
+    def refuse(folder, **options):
+        if folder.name == ".building":
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(folder))
+        delete(folder, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    with pytest.raises(OSError, match="Read-only file system"):
+        build(config, tmp_path / "c")
+    monkeypatch.undo()
+    assert (tmp_path / "c/.building").is_dir()
+    build(config, tmp_path / "c")
+    assert not (tmp_path / "c/.building").exists()
 
 
 def test_counts_by_source_reason_and_licence(tmp_path, configure, tokenizer):

@@ -16,7 +16,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -150,7 +150,9 @@ def building(
     """Lock a folder and yield its working folder; None if it is built. The record comes last."""
     with hold(folder / LOCK, remedy="choose another folder"):
         yield None if is_built_from(folder, origin) else _begin(folder, origin, say=say)
-        shutil.rmtree(folder / _WORK, ignore_errors=True)
+        # Its shards are as large as the text: what keeps them from being deleted is an error.
+        with suppress(FileNotFoundError):
+            shutil.rmtree(folder / _WORK)
 
 
 def is_built(folder: Path) -> bool:
