@@ -120,6 +120,13 @@ def test_help_lists_the_kinds_of_tasks(cli):
         assert f"with kind {', '.join(kinds[:-1])} or {kinds[-1]};" in out
 
 
+def test_a_missing_option_is_not_told_to_be_repeated(cli):
+    code, _, error = cli("evaluate", "some-model")
+    assert code == 2
+    assert "Missing option '--task'" in error
+    assert "repeat" not in error
+
+
 def test_an_option_that_is_off_by_default_has_no_second_name(cli):
     out = cli("claims", "--help")[1]
     assert "--details" in out
