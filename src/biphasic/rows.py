@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import zstandard
 
+from biphasic.amounts import count
 from biphasic.errors import DataError, is_system_fault, one_line, reading, repeated
 from biphasic.files import json_value
 
@@ -284,8 +285,8 @@ def _table_rows(path: Path, records: Iterator[tuple[int, list[str]]]) -> Iterato
             raise DataError(f'{path}:{number}: an empty line; remove it, or write "" for no text')
         if len(fields) != len(header):
             raise DataError(
-                f"{path}:{number}: {len(fields)} fields, but the header names {len(header)}: "
-                f"{', '.join(header)}"
+                f"{path}:{number}: {count(len(fields), 'field')}, but the header names "
+                f"{len(header)}: {', '.join(header)}"
             )
         yield Row(path, number, dict(zip(header, fields, strict=True)))
 

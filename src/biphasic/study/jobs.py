@@ -175,10 +175,10 @@ class FinetuneJob(Job):
             pass
 
     def split(self, count: int) -> list[FinetuneJob]:
-        """Split the runs that are due into at most `count` jobs; more may be due after them."""
-        due = self.due()
-        count = min(count, len(due))
-        if count == 1:
+        """Split the missing runs into at most `count` jobs; more may be due after them."""
+        missing = [at for at, _ in self._missing()]
+        count = min(count, len(missing))
+        if count <= 1:
             return [self]
         # Another command may run the same part, but keeps its models elsewhere, or none.
         keeper = "" if self.keep is None else f"-{digest(str(self.keep))[:12]}"
@@ -190,7 +190,7 @@ class FinetuneJob(Job):
                     "label": f"{self.label}, part {part + 1} of {count}",
                     "evaluations": tuple(
                         scored.model_copy(
-                            update={"runs": tuple(scored.runs[at] for at in due[part::count])}
+                            update={"runs": tuple(scored.runs[at] for at in missing[part::count])}
                         )
                         for scored in self.evaluations
                     ),

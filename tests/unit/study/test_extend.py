@@ -10,6 +10,8 @@ import yaml
 from biphasic import evaluate, finetune
 from biphasic.analysis.estimate import GridScore, chosen_ends
 from biphasic.analysis.records import load_records
+from biphasic.evaluation.evaluate import chosen_tasks, plan_evaluation
+from biphasic.progress import progress_console
 from biphasic.records import StudyRecord
 from biphasic.registration import fixed_part
 from biphasic.store import RESULT, Store
@@ -86,6 +88,23 @@ def test_parts_and_interrupted_runs_give_the_same_runs(given, tmp_path, warm):
     for rate in (9e-5, 8.1e-4):  # one in the middle, whose result decides about the next one
         shutil.rmtree(root / "store/finetunes" / by_rate[rate])
     assert scores(evaluate(model, task, root=root, workers=1, **options)) == scores(made)
+
+
+def test_parts_have_missing_runs_alone(given, tmp_path):
+    model, task, options, made = given
+    root = shutil.copytree(made.folder.parent.parent, tmp_path / "root")
+    gone = {run.id for run in made.results if run.learning_rate == 8.1e-4}
+    for name in gone:
+        shutil.rmtree(root / "store/finetunes" / name)
+    settings = {**options, "root": root, "console": progress_console(quiet=options["quiet"])}
+    del settings["quiet"]
+    plan = plan_evaluation(
+        model, chosen_tasks([task]), **settings, extend=3, libraries=None, revision=None
+    )
+    [group] = plan.groups
+    parts = group.job(tokenizer=model, encoder=model).split(3)
+    runs = [[run.id for run in scored.runs] for part in parts for scored in part.evaluations]
+    assert sorted(runs) == sorted([name] for name in gone)
 
 
 def test_extension_can_be_limited_or_switched_off(given, tmp_path, cli):
