@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mailbox
 import re
+from email.message import EmailMessage
 from pathlib import Path
 
 from biphasic import plugin_code
@@ -38,3 +40,14 @@ def forget_plugins() -> None:
     plugin_code._sources.clear()
     plugin_code._stores.clear()
     plugin_code.module_of.cache_clear()
+
+
+def write_mailbox(path: Path) -> None:
+    """Write eight messages, which the page's plugin `Mailbox` reads."""
+    box = mailbox.mbox(path)
+    for number in range(8):
+        message = EmailMessage()
+        message["subject"] = f"message {number}"
+        message.set_content(f"the array of {number} rows holds tokens and their weights")
+        box.add(message)
+    box.close()

@@ -1,9 +1,7 @@
 """The rules of all bases: ours and the documented plugins keep them, and each rule is broken."""
 
-import mailbox
 import math
 import re
-from email.message import EmailMessage
 from pathlib import Path
 
 import pytest
@@ -28,7 +26,7 @@ from biphasic.testing import (
 )
 from biphasic.training.optimizers.registry import AnyOptimizer
 from custom_tasks import write_csv
-from plugin_files import PAGE, STRIDE, forget_plugins, page_code
+from plugin_files import PAGE, STRIDE, forget_plugins, page_code, write_mailbox
 
 SMOOTHED, FOCAL, MOMENTUM, MAILBOX = map(page_code, ("Smoothed", "Focal", "Momentum", "Mailbox"))
 ROOT = Path(__file__).parents[3]
@@ -250,13 +248,7 @@ def texts(tmp_path):
 @pytest.fixture
 def check(tmp_path, write, texts):
     """Check an edited plugin as `plugin check` does."""
-    box = mailbox.mbox(tmp_path / "list.mbox")
-    for number in range(8):
-        message = EmailMessage()
-        message["subject"] = f"message {number}"
-        message.set_content(f"the array of {number} rows holds tokens and their weights")
-        box.add(message)
-    box.close()
+    write_mailbox(tmp_path / "list.mbox")
 
     def checked(group, settings, code, *edits):
         own = {"file": str(tmp_path / "list.mbox")} if group == "sources" else settings

@@ -1,8 +1,6 @@
 """Text sources from a file or an installed package."""
 
 import json
-import mailbox
-from email.message import EmailMessage
 
 import pytest
 
@@ -15,7 +13,7 @@ from biphasic.plugins import load_with_plugins, shown
 from biphasic.study.inputs.corpus import locate_corpus
 from biphasic.study.resolve import resolve
 from biphasic.study.study import Study
-from plugin_files import forget_plugins, page_code
+from plugin_files import forget_plugins, page_code, write_mailbox
 from tiny_study import clm, tiny_study
 
 MAILBOX = page_code("Mailbox")
@@ -27,13 +25,7 @@ ORIGIN = "    def origin(self, context):\n        return {}\n\n    def doc"
 def spec(tmp_path):
     """A corpus file that names a source in a file beside it, and the mailbox that it reads."""
     forget_plugins()
-    box = mailbox.mbox(tmp_path / "list.mbox")
-    for number in range(8):
-        message = EmailMessage()
-        message["subject"] = f"message {number}"
-        message.set_content(f"the array of {number} rows holds tokens and their weights")
-        box.add(message)
-    box.close()
+    write_mailbox(tmp_path / "list.mbox")
     (tmp_path / "mail.py").write_text(MAILBOX)
     path = tmp_path / "corpus.yaml"
     path.write_text(
