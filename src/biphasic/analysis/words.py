@@ -29,9 +29,7 @@ def environment(**options: Any) -> jinja2.Environment:
     made = jinja2.Environment(  # noqa: S701 - a page asks for it, other templates use their filters
         loader=jinja2.PackageLoader("biphasic.analysis"),
         undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        **options,
+        **{"trim_blocks": True, "lstrip_blocks": True, **options},
     )
     made.globals.update(count=count)
     made.filters.update(

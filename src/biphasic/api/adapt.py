@@ -165,24 +165,22 @@ class Adapt(Training, Revision):
         from biphasic.study.one_arm import parse_compute
         from biphasic.study.settings.load import recipe_text
 
-        compute = parse_compute(self.compute)
+        compute, settings = parse_compute(self.compute), self._checked()
         local = fetch_model(self.model, revision=self.revision)
         recipe = self._first_run(local)
         recipe.check()
         recipe = recipe.skipping(self.skip_steps)
-        text = recipe_text(recipe, corpus=self._corpus_of(local), compute=compute)
+        text = recipe_text(recipe, corpus=self._corpus_of(settings, local), compute=compute)
         return text + (_OWN_RUN if is_state(local) else "")
 
     def _planned(self, compute: ComputeConfig) -> tuple[Recipe, DataPaths, Continuation | None]:
         """Check the model and build the corpus; return the recipe, its data, and an earlier run."""
         from biphasic.model.loading.hub import fetch_model
         from biphasic.progress import progress_bar
-        from biphasic.study.inputs.corpus import corpus_settings, locate_corpus, prepare_corpus
+        from biphasic.study.inputs.corpus import locate_corpus, prepare_corpus
         from biphasic.study.inputs.models import check_model, find_continuation, is_state
 
-        # Before the model is fetched, which takes minutes.
-        corpus_settings(self.corpus)
-        self._recipe("pico", own_peak=1e-3, shape={})
+        settings = self._checked()
         with progress_bar(self.console, "reading the model"):
             local = fetch_model(self.model, revision=self.revision)
         recipe = self._first_run(local)
@@ -191,7 +189,7 @@ class Adapt(Training, Revision):
             compute.check_rows(recipe.placed_phases)
         with progress_bar(self.console, "checking the model"):
             check_model(local, recipe, name=str(self.model))
-        corpus = self._corpus_of(local).at_commits()
+        corpus = self._corpus_of(settings, local).at_commits()
         paths = prepare_corpus(
             corpus, locate_corpus(corpus, self.store), self.store, console=self.console
         )
@@ -202,15 +200,20 @@ class Adapt(Training, Revision):
         recipe = recipe.skipping(self.skip_steps)
         return recipe, paths.extended([recipe]), earlier
 
-    def _corpus_of(self, model: LocalModel) -> CorpusConfig:
-        """Return the corpus, with the model's tokenizer and only as many tokens as needed."""
+    def _checked(self) -> CorpusConfig:
+        """Check the settings before the model is fetched, which takes minutes; return the text."""
         from biphasic.study.inputs.corpus import corpus_settings
 
         corpus = corpus_settings(self.corpus)
+        if corpus.vocab_size and corpus.folder is None:
+            raise ConfigError("corpus: 'vocab_size' is for a new tokenizer; the model has one")
+        self._recipe("pico", own_peak=1e-3, shape={}).check()
+        return corpus
+
+    def _corpus_of(self, corpus: CorpusConfig, model: LocalModel) -> CorpusConfig:
+        """Return the corpus, with the model's tokenizer and only as many tokens as needed."""
         if corpus.folder is not None:
             return corpus
-        if corpus.vocab_size:
-            raise ConfigError("corpus: 'vocab_size' is for a new tokenizer; the model has one")
         shape = self._shape(model)
         tokens = self.steps * shape["max_seqlen"] * shape["rows_per_step"]
         most = corpus.max_tokens or max(tokens, LEAST_TOKENS)

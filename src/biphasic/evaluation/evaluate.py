@@ -17,7 +17,7 @@ from rich.console import Console
 from biphasic.amounts import rate
 from biphasic.analysis.estimate import best_per_seed, estimate, grid
 from biphasic.config import NAME_PATTERN, nearest, parse_config, parse_overrides
-from biphasic.errors import ConfigError, StudyError, TrainingError
+from biphasic.errors import ConfigError, DataError, StudyError, TrainingError
 from biphasic.evaluation.result import Evaluation
 from biphasic.execution.display import StudyDisplay, job_bar
 from biphasic.execution.executor import Local, Work, run_here
@@ -125,11 +125,17 @@ def _plan_tasks(study: Study, encoder: LocalModel, *, console: Console) -> tuple
     resolver = TaskResolver(study, say=say_on(console), longest=limits.longest_input)
     check = partial(check_lengths, positions=limits.positions, layers=limits.num_layers)
     # Check all tasks before reading any of them, which may take minutes.
-    outlines = [(task, *task_outline(task.origin)) for task in study.config.tasks]
-    check(
-        ((task.name, kind, resolver.protocol_of(task, needed)) for task, kind, needed in outlines),
-        tokenizer,
-    )
+    outlines, errors = [], list[Exception]()
+    for task in study.config.tasks:
+        try:
+            kind, needed = task_outline(task.origin)
+        except (ConfigError, DataError) as error:
+            errors.append(error)
+            kind, needed = split_source(task.origin)[0], {}
+        outlines.append((task.name, kind, resolver.protocol_of(task, needed)))
+    check(outlines, tokenizer)
+    if errors:
+        raise errors[0]
     planned = resolver.resolve(missing="build", assumed=[])
     check((task.outline for task in (*planned, *(task.training for task in planned))), tokenizer)
     return planned

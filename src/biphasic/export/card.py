@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -117,6 +117,7 @@ def write_export_card(folder: Path, export: Export) -> None:
         auto_classes=_auto_classes(export),
         # Old releases run these models causally without a warning.
         has_direction=export.format != "onnx" and is_open(export.config),
+        differences=[f"{k} {share:.0e}" for k, share in export.reloaded.differences.items()],
         tolerance=TOLERANCE,
         **facts,
     )
@@ -225,7 +226,7 @@ def _write_card(
         eval_results=[*results] or None,
         **metadata,
     )
-    words = environment().overlay(trim_blocks=False, lstrip_blocks=False)
+    words = environment(trim_blocks=False, lstrip_blocks=False)
     words.filters["settings"] = _settings
     writers = {
         "text": markdown_text,
@@ -434,17 +435,11 @@ def scores_of_state(
     """
     groups: dict[tuple[str, str | None], list[ResultRecord]] = defaultdict(list)
     left_out: list[tuple[str, Omission]] = []
-    known: dict[str | None, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    # Random vectors have the tokenizer of the state's study, or of the state that was evaluated.
-    tokenizers = (state.ground.get("tokenizer_sha256"), state.identity)
-    for result in _results(finetunes, state.identity, left_out):
-        if not (of := result.baseline):
-            groups[result.task, result.trained_on].append(result)
-            continue
-        is_own = of.get("tokenizer") in tokenizers and of.get("width") == config.hidden_size
-        share = result.score("test", result.metric)
-        if share is not None and (is_own or "width" not in of):
-            known[result.examples_sha256][str(of["name"])].append(100 * share)
+    for result in _results(finetunes, lambda raw: raw.get("state") == state.identity, left_out):
+        groups[result.task, result.trained_on].append(result)
+    floors = _floors(
+        finetunes, state, config, {r.examples_sha256 for g in groups.values() for r in g}
+    )
     scores = []
     for (task, _), results in sorted(groups.items(), key=lambda item: str(item[0])):
         keys = {(result.learning_rate, result.seed) for result in results}
@@ -461,24 +456,44 @@ def scores_of_state(
         if score is None:
             left_out.append((task, "diverged"))
         else:
-            floors = sorted(known[results[0].examples_sha256].items())
-            means = {name: fmean(of) for name, of in floors}
+            of_task = sorted(floors[results[0].examples_sha256, results[0].metric].items())
+            means = {name: fmean(values) for name, values in of_task}
             half = score.in_points.half_width or 0.0
             sentences = baseline_sentences(means, score.in_points.mean, half_width=half)
             scores.append(TaskScore(score, results, "; ".join(sentences)))
     return scores, left_out
 
 
+def _floors(
+    finetunes: Path, state: StateRecord, config: PretrainedConfig, examples: Container[str | None]
+) -> Mapping[tuple[str | None, str], Mapping[str, list[float]]]:
+    """Return the scores of floors and references in points, by examples and metric, and name."""
+    # Random vectors have the tokenizer of the state's study, or of the state that was evaluated.
+    tokenizers = (state.ground.get("tokenizer_sha256"), state.identity)
+    known: dict[Any, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+
+    def is_wanted(raw: Mapping[str, Any]) -> bool:
+        return bool(raw.get("baseline")) and raw.get("examples_sha256") in examples
+
+    # A card names no damaged ones: they are not the state's.
+    for result in _results(finetunes, is_wanted, left_out=[]):
+        of, share = result.baseline, result.score("test", result.metric)
+        is_own = of.get("tokenizer") in tokenizers and of.get("width") == config.hidden_size
+        if share is not None and (is_own or "width" not in of):
+            known[result.examples_sha256, result.metric][str(of["name"])].append(100 * share)
+    return known
+
+
 def _results(
-    folder: Path, identity: str, left_out: list[tuple[str, Omission]]
+    folder: Path,
+    is_wanted: Callable[[Mapping[str, Any]], bool],
+    left_out: list[tuple[str, Omission]],
 ) -> Iterator[ResultRecord]:
-    """Yield the fine-tunings of a state, and the floors and references of all tasks."""
+    """Yield the wanted results of a store, and note damaged ones."""
     for path in sorted(folder.glob("*/result.json")):
         try:
             raw = read_json(path)
-            if not isinstance(raw, dict) or not (
-                raw.get("state") == identity or raw.get("baseline")
-            ):
+            if not isinstance(raw, dict) or not is_wanted(raw):
                 continue
             RESULT.open(path.parent, remedy="run the fine-tuning again").verify()
             yield Store(folder.parent).result(path.parent.name)

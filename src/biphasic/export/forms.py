@@ -141,8 +141,7 @@ def forms_of(
     hidden_size] and `bias` [num_outputs], or those of `dense` and `classifier`; it is empty for
     retrieval. `record` gives the meaning of its outputs.
     """
-    roles = ("bos", "eos", "pad", "mask")
-    config = bidirectional_config(read_config(encoder), tokenizer, roles=roles)
+    config = bidirectional_config(read_config(encoder), tokenizer)
     config.dtype = "float32"
     body = {name: tensor.float().cpu().contiguous() for name, tensor in body.items()}
     head = {name: tensor.float().cpu().contiguous() for name, tensor in head.items()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -103,7 +103,6 @@ def open_source(model: Path | str, *, revision: str | None = None) -> Source:
 
 Dtype = Literal["float32", "bfloat16"]
 _POOLING = "1_Pooling"
-_FRAME = ("bos", "eos")  # roles of the tokens before and after a text
 # Older keys of the bases of layers that read all tokens, and of those with a window, by model type.
 _ROPE_BY_LAYER = {
     "gemma3_text": ("rope_theta", "rope_local_base_freq"),
@@ -207,13 +206,11 @@ def round_weights(model: PreTrainedModel, dtype: Dtype) -> None:
             tensor.copy_(tensor.to(getattr(torch, dtype)))
 
 
-def bidirectional_config(
-    config: PretrainedConfig, tokenizer: TextTokenizer, *, roles: Sequence[str] = _FRAME
-) -> PretrainedConfig:
+def bidirectional_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:
     """Return the configuration with which transformers runs a model in both directions.
 
     Models of Llama's architecture become `eurobert`, which is bidirectional and has an encoder's
-    classes; other decoders get `is_causal: false`. Tokens with these `roles` are the tokenizer's.
+    classes; other decoders get `is_causal: false`.
     """
     if "mask" in tokenizer.special_ids:
         config.mask_token_id = tokenizer.mask_id
@@ -222,7 +219,7 @@ def bidirectional_config(
         config = native
     elif is_decoder(config):
         open_both_ways(config)
-    return _with_roles(config, tokenizer, roles)
+    return _with_roles(config, tokenizer)
 
 
 def causal_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:
@@ -235,13 +232,11 @@ def causal_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> Pretrai
         )
     close_again(written)
     written.use_cache = False
-    return _with_roles(written, tokenizer, _FRAME)
+    return _with_roles(written, tokenizer)
 
 
-def _with_roles(
-    config: PretrainedConfig, tokenizer: TextTokenizer, roles: Sequence[str]
-) -> PretrainedConfig:
-    for role in roles:
+def _with_roles(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:
+    for role in ("bos", "eos", "pad"):
         token_id = getattr(config, f"{role}_token_id", None)
         # A family's default may be outside of a custom vocabulary.
         is_outside = isinstance(token_id, int) and token_id >= config.vocab_size

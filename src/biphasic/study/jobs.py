@@ -357,15 +357,16 @@ class TrainJob(Job):
         ranks = ranks or ALONE
         data = _open(self.data.model_dump_json(), self.data.content())
 
-        done = total = 0  # Not known before the first step: the run may be resumed.
+        done = 0
 
         def forward(step: StepReport) -> None:
-            nonlocal done, total
-            done, total = step.step - self.start, self.end - self.start
+            nonlocal done
+            done = step.step - self.start
             show(f"loss {step.loss:.3f}, {step.speed:,.0f} tokens/s")
 
         def show(text: str, *, note: str = "") -> None:
-            report(Progress(done, total, text, note=note))
+            # Before the first step, nothing is known: the run may be resumed.
+            report(Progress(done, self.end - self.start if done else 0, text, note=note))
 
         if ranks.is_first:
             remove_partials(self.store / STATE.place, self.id)

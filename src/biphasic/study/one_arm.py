@@ -25,7 +25,7 @@ from biphasic.study.settings.study import StudyConfig
 from biphasic.study.study import Study
 from biphasic.tasks.folder import read_description
 from biphasic.tasks.kinds.minimal_pairs import MinimalPairs
-from biphasic.tasks.source import prepare_task
+from biphasic.tasks.source import is_task_file, prepare_task
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
 
@@ -42,8 +42,7 @@ def pairs_task(
             "state with `biphasic evaluate`"
         )
     wanted = MinimalPairs.name
-    is_task_file = Path(source).suffix in {".yaml", ".yml"}
-    task = str(source) if is_task_file else f"{wanted}:{source}"
+    task = str(source) if is_task_file(Path(source)) else f"{wanted}:{source}"
     folder = prepare_task(task, store=store, say=say)
     kind = read_description(folder).kind
     if kind != wanted:

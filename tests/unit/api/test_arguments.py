@@ -52,6 +52,8 @@ def test_a_number_outside_is_refused_by_name(tmp_path, monkeypatch, name, args, 
         ({"learning_rate": -1.0}, "learning_rate.peak"),
         ({"mlm_probability": 2.0}, "mlm_probability"),
         ({"optimizer": "sgd"}, "sgd"),
+        ({"steps": 10, "warmup_steps": 50}, "warmup_steps"),
+        ({"corpus": {"sources": ["text.txt"], "vocab_size": 400}}, "'vocab_size' is for a new"),
     ],
 )
 def test_settings_of_adapt_are_checked_before_its_model_is_fetched(tmp_path, given, said):

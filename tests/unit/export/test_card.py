@@ -191,8 +191,11 @@ def test_a_corpus_outside_of_the_store(state, add_corpus, card_of, tmp_path):
 
 def test_damaged_records_are_named(state, add_result, card_of, tmp_path):
     add_result("reviews", 1e-3, 0, 0.8, 0.7)
-    [path] = (tmp_path / "store" / "finetunes").glob("*/result.json")
-    path.write_text(path.read_text().replace("0.7", "0.9"))
+    # A damaged floor of another task is none of the state's.
+    floor = {"state": "", "examples_sha256": "b", "baseline": {"name": "floor:majority"}}
+    add_result("news", 0.0, 0, 0.7, 0.7, **floor)
+    for path in (tmp_path / "store" / "finetunes").glob("*/result.json"):
+        path.write_text(path.read_text().replace("0.7", "0.9"))
     compared("scores-damaged", card_of(state), tmp_path)
 
 

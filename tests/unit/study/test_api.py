@@ -502,6 +502,14 @@ def test_all_lengths_are_checked_before_any_task_is_read(plain_model, tmp_path, 
     settings["protocol"] = {"max_question_tokens": 15, "window_overlap": 7, "max_seqlen": 64}
     with pytest.raises(DataError, match="task 'qa:none': no such folder"):
         [*evaluate_all(plain_model, [long.with_name("first-word"), "qa:none"], **settings)]
+    (tmp_path / "bad.yaml").write_text("kind: sc\nnmae: mine\n")
+    with pytest.raises(ConfigError, match="nmae"):
+        [
+            *evaluate_all(
+                plain_model, [long.with_name("first-word"), tmp_path / "bad.yaml"], **settings
+            )
+        ]
+    assert not [*(tmp_path / "root").glob("store/tasks/*")]
 
 
 @pytest.mark.parametrize("name", ["odd [old]", "reviews.v1", "pretraining"])

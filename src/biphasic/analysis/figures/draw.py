@@ -13,11 +13,11 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import get_registered_canvas_class
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, MaxNLocator, NullLocator
@@ -33,7 +33,6 @@ _METADATA = {
     "svg": ("Date", "Creator"),
     "pdf": ("CreationDate", "Creator", "Producer"),
 }
-_BACKENDS = {"png": "agg", "svg": "svg", "pdf": "pdf"}  # of matplotlib; pdf is slow to load
 # The page sets the font; a style element inside an inline SVG would apply to the whole page.
 _NOT_FOR_PAGES = re.compile(
     r"<metadata>.*?</metadata>|<!--.*?-->|<defs>\s*<style[^>]*>.*?</style>\s*</defs>"
@@ -71,10 +70,10 @@ def to_bytes(
     buffer = io.BytesIO()
     metadata = dict.fromkeys(_METADATA[ending])  # no dates and versions
     # `Figure.savefig` would draw twice: first to lay out, which `Figure.draw` does anyway.
-    backend: Any = import_module(f"matplotlib.backends.backend_{_BACKENDS[ending]}")
+    canvas: Any = get_registered_canvas_class(ending)(figure)
     with drawing(salt=name or ending, fonttype=fonttype):
         figure.set_dpi(dpi)  # of PNG; the others are 72 to an inch
-        getattr(backend.FigureCanvas(figure), f"print_{ending}")(buffer, metadata=metadata)
+        getattr(canvas, f"print_{ending}")(buffer, metadata=metadata)
     return buffer.getvalue()
 
 

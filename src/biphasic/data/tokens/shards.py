@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from queue import LifoQueue, SimpleQueue
 from typing import Any
@@ -171,7 +172,7 @@ class Block:
         version = importlib.metadata.version("tokenizers")
         content = [_SHARD_VERSION, version, tokenizer_sha256, self.notes]
         key = hashlib.sha256(json.dumps(content).encode())
-        for part in (part for document in self.documents for part in document):
+        for part in chain.from_iterable(self.documents):
             encoded = part.encode()
             key.update(b"%d:" % len(encoded))
             key.update(encoded)

@@ -39,7 +39,7 @@ from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.pairs import count_seen
 from biphasic.tasks.protocol import FEW_STEPS, PAPER_STEPS, FinetuneProtocol
 from biphasic.tasks.records import SPLITS, Task, TaskInfo
-from biphasic.tasks.source import TaskSource, find_source, prepare_task, split_source
+from biphasic.tasks.source import TaskSource, find_source, prepare_task
 from biphasic.training.lineage import DataFingerprint, TrainingData
 
 Missing = Literal["build", "placeholder"]
@@ -302,10 +302,7 @@ def task_outline(source: str) -> tuple[str | None, Mapping[str, Any]]:
     """Return the kind of a task and the settings in its description, without reading examples."""
     if source in BUILTIN_TASKS:
         return BUILTIN_TASKS[source], {}
-    try:
-        settings = find_source(source).settings()
-    except (ConfigError, DataError):  # raised again when the task is read
-        return split_source(source)[0], {}
+    settings = find_source(source).settings()
     return settings.kind, settings.protocol
 
 
