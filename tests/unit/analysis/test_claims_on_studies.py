@@ -142,7 +142,7 @@ def test_what_is_said_of_claims_stays() -> None:
         claims = [claim for claim in paper_claims() if not ids or claim.id in ids.split()]
         results = claims_report(scores, claims=claims)
         parts += [f"== {name}", *CheckedClaims(results, scores, {}, ()).lines(details=True), ""]
-    compare("claims", "\n".join(parts) + "\n", Path("/nowhere"))
+    compare("claims", "\n".join(parts) + "\n", Path("/nowhere"), is_made=True)
 
 
 def test_arms_are_compared_with_those_of_their_optimizer_unless_it_is_named() -> None:

@@ -190,4 +190,5 @@ def test_what_a_report_says(tmp_path: Path, name: str) -> None:
         terminal = io.StringIO()
         Console(file=terminal, width=160).print(format_table(records))
         text += f"\n--- terminal\n{terminal.getvalue()}\n--- table.csv\n{table_csv(records)}"
-    compare(f"pages/{name}", text, tmp_path)
+    text = re.sub(r"(\d\.\d{9})\d+", r"\1", text)  # the last digits are those of a processor
+    compare(f"pages/{name}", text, tmp_path, is_made=True)

@@ -18,6 +18,19 @@ from tiny_study import GROUND, plan_of, tiny_study
 CASES = yaml.safe_load(Path(__file__).with_name("plans.yaml").read_text("utf-8"))
 
 
+KEYS = {
+    *StudyConfig.model_fields,
+    "segments",
+    "groups",
+    "peaks",
+    "has",
+    "lacks",
+    "seeds",
+    "compared",
+}
+assert CASES.keys() == {"names", "segments", "peaks", "prints", "seeds", "compared"}
+
+
 def every(kind: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("title", "case"), CASES[kind].items(), ids=CASES[kind])
 
@@ -32,6 +45,7 @@ def spelled_out(arm: Any) -> dict[str, Any]:
 
 
 def study(case: dict[str, Any], **changes: Any) -> StudyConfig:
+    assert case.keys() <= KEYS
     arms = case["arms"]
     if isinstance(arms, dict):
         arms = [{"name": name, **spelled_out(arm)} for name, arm in arms.items()]

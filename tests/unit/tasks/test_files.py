@@ -56,6 +56,7 @@ REFUSED = [
     for case in cases
 ]
 READ = {name: case for case in table("read.yaml") for name in case if not case[name]}
+assert len(READ) == len(table("read.yaml"))  # each with a name, and its body not below it
 
 
 def write(folder: Path, name: str, content: Any, kind: str) -> None:
