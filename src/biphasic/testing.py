@@ -68,7 +68,7 @@ from biphasic.tasks.kinds.kind import Learner, SplitScores, TaskKind, wrong_scor
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Task
-from biphasic.tasks.source import prepare_task
+from biphasic.tasks.source import find_source, prepare_task
 from biphasic.training.optimizers.optimizer import OptimizerConfig
 from biphasic.training.optimizers.registry import AnyOptimizer
 from biphasic.training.state import save_tensors
@@ -561,7 +561,8 @@ class KindRules(Rules):
 
     def _read(self) -> Task:
         write_json(file := self.folder / "task.yaml", self.described)
-        return load_task(prepare_task(str(file), store=self.folder, say=lambda _: None))
+        source = find_source(str(file))
+        return load_task(prepare_task(source, store=self.folder, say=lambda _: None))
 
     @cached_property
     def _encoder(self) -> Encoder:

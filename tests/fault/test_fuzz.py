@@ -54,7 +54,7 @@ from biphasic.study.settings.load import load_study
 from biphasic.study.study import Study
 from biphasic.tasks.embedding import Choices, embedding_settings
 from biphasic.tasks.inputs import open_input
-from biphasic.tasks.source import prepare_task
+from biphasic.tasks.source import find_source, prepare_task
 from biphasic.tasks.use import predict_file, read_head
 from biphasic.training.recipe import Recipe
 from biphasic.training.run import saved_model
@@ -385,7 +385,7 @@ def write_yaml(path: Path, content: object) -> None:
 def prepared(folder: Path, source: Path | str) -> object:
     store = folder.parent / "store"
     shutil.rmtree(store, ignore_errors=True)
-    return prepare_task(str(source), store=store, say=lambda _: None)
+    return prepare_task(find_source(str(source)), store=store, say=lambda _: None)
 
 
 def mutated(content: bytes, draw: random.Random) -> bytes:
@@ -699,7 +699,9 @@ def test_links_are_read_and_never_written_through(tmp_path, monkeypatch):
     with watch().reading(tmp_path / "here"):
         for read in (
             lambda: list(read_text_files(folder)),
-            lambda: prepare_task(f"sc:{data}", store=tmp_path / "here/store", say=lambda _: None),
+            lambda: prepare_task(
+                find_source(f"sc:{data}"), store=tmp_path / "here/store", say=print
+            ),
             lambda: load_state(folder, identity=IDENTITY),
             lambda: Corpus(folder),
             lambda: fetch_model(folder),

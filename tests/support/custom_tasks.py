@@ -13,7 +13,7 @@ import pytest
 from biphasic.errors import DataError
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.records import TaskInfo
-from biphasic.tasks.source import prepare_task
+from biphasic.tasks.source import find_source, prepare_task
 
 QRELS = "query-id\tcorpus-id\tscore\n"
 
@@ -25,7 +25,8 @@ class Store:
         self.folder, self.said = folder, []
 
     def folder_of(self, source: Any, **settings: Any) -> Path:
-        return prepare_task(str(source), store=self.folder, say=self.said.append, **settings)
+        found = find_source(str(source), **settings)
+        return prepare_task(found, store=self.folder, say=self.said.append)
 
     def task(self, source: Any) -> Any:
         return load_task(self.folder_of(source))

@@ -34,7 +34,7 @@ from biphasic.records import Convention, ResultRecord
 from biphasic.store import RESULT, Store
 from biphasic.study import EXAMPLE_TOKENS, lines_of
 from biphasic.study.inputs.models import own_tokenizer
-from biphasic.study.inputs.tasks import PlannedTask, TaskResolver, few_steps, task_outline
+from biphasic.study.inputs.tasks import PlannedTask, TaskResolver, few_steps
 from biphasic.study.jobs import FinetuneJob, GridRun, KeptModel, find_kept, keep_best
 from biphasic.study.pins import record_pin
 from biphasic.study.plan.cost import run_flops
@@ -128,11 +128,11 @@ def _plan_tasks(study: Study, encoder: LocalModel, *, console: Console) -> tuple
     outlines, errors = [], list[Exception]()
     for task in study.config.tasks:
         try:
-            kind, needed = task_outline(task.origin)
+            outlines.append(resolver.outline(task))
         except (ConfigError, DataError) as error:
             errors.append(error)
-            kind, needed = split_source(task.origin)[0], {}
-        outlines.append((task.name, kind, resolver.protocol_of(task, needed)))
+            kind = split_source(task.origin)[0]
+            outlines.append((task.name, kind, resolver.protocol_of(task, {})))
     check(outlines, tokenizer)
     if errors:
         raise errors[0]

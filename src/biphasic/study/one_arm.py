@@ -25,7 +25,7 @@ from biphasic.study.settings.study import StudyConfig
 from biphasic.study.study import Study
 from biphasic.tasks.folder import read_description
 from biphasic.tasks.kinds.minimal_pairs import MinimalPairs
-from biphasic.tasks.source import is_task_file, prepare_task
+from biphasic.tasks.source import find_source, is_task_file, prepare_task
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
 
@@ -43,7 +43,7 @@ def pairs_task(
         )
     wanted = MinimalPairs.name
     task = str(source) if is_task_file(Path(source)) else f"{wanted}:{source}"
-    folder = prepare_task(task, store=store, say=say)
+    folder = prepare_task(find_source(task), store=store, say=say)
     kind = read_description(folder).kind
     if kind != wanted:
         raise ConfigError(f"minimal_pairs: {source} is a task of kind {kind}, not {wanted}")

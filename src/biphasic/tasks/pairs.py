@@ -58,7 +58,7 @@ from biphasic.tasks.inputs import Input, open_input
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.labels_and_qrels import read_qrels, read_texts
 from biphasic.tasks.records import SPLITS, ExampleTask, RetrievalTask
-from biphasic.tasks.source import prepare_task, task_key, told_apart
+from biphasic.tasks.source import find_source, prepare_task, told_apart
 
 Match = Literal["exact", "near"]
 
@@ -201,12 +201,14 @@ def task_texts(
     if not sources:
         return NO_TASKS
 
+    found = [find_source(source, copies=copies) for source in sources]
+
     def load() -> Callable[[str], bool]:
-        folders = [prepare_task(source, store=store, copies=copies, say=say) for source in sources]
+        folders = [prepare_task(task, store=store, say=say) for task in found]
         tasks = Decontamination(map(EvaluationTask.of, folders))
         return lambda text: bool(tasks.matches((text,)))
 
-    return TaskTexts(tuple(task_key(source, copies=copies) for source in sources), load)
+    return TaskTexts(tuple((task.name, task.key) for task in found), load)
 
 
 BUILD_VERSION = 1  # increase by hand whenever the same settings would give other pairs
@@ -241,7 +243,10 @@ def build_pairs(
     if not (config.tables or config.tasks or config.documents):
         raise ConfigError("pairs build: give a table, --task or --documents; there is no source")
     check_folder(folder)
-    prepare = lambda name: prepare_task(name, store=store, copies=copies, say=say)  # noqa: E731
+    found = {name: find_source(name, copies=copies) for name in (*config.against, *config.tasks)}
+    # Two with one name are refused before any of them is fetched and read.
+    labels = told_apart([found[name].settings().name for name in config.against], config.against)
+    prepare = lambda name: prepare_task(found[name], store=store, say=say)  # noqa: E731
     against = tuple(EvaluationTask.of(prepare(name)) for name in config.against)
     sources = [*_sources(config, prepare, copies)]
     if names := repeated(source.name for source in sources):
@@ -254,7 +259,6 @@ def build_pairs(
         **compares,
         "build_version": BUILD_VERSION,
     }
-    labels = told_apart([task.name for task in against], config.against)
     named = [replace(task, name=name) for task, name in zip(against, labels, strict=True)]
 
     def write(folder: Path) -> Pairs:

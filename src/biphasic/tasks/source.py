@@ -11,7 +11,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.config import nearest, parse_config
-from biphasic.errors import ConfigError, DataError, install_command, reading
+from biphasic.errors import ConfigError, DataError, install_command, reading, repeated
 from biphasic.files import digest, expanded, file_sha256, remove_partials, write_json
 from biphasic.hub import quiet
 from biphasic.locks import lock_work
@@ -189,6 +189,8 @@ class TaskSource:
     """Tables of the hub, if it is made of these."""
     is_remote: bool = False
     """Whether only the hub knows what determines it."""
+    source: str = ""
+    """The name or path that means it."""
 
     @property
     def name(self) -> str:
@@ -198,8 +200,9 @@ class TaskSource:
     @property
     def key(self) -> str:
         """Name of its folder in a store."""
-        determinants = {"version": _SOURCES_VERSION, "name": self.name, **self.determine()}
-        return digest(determinants)[:32]
+        with reading(f"task '{self.source}'", DataError):
+            determinants = {"version": _SOURCES_VERSION, "name": self.name, **self.determine()}
+            return digest(determinants)[:32]
 
 
 def find_source(
@@ -207,6 +210,10 @@ def find_source(
 ) -> TaskSource:
     """Return the task that a name or a path means; no example is read."""
     # With `paper`, published datasets are read as in the reference study, mistakes included.
+    return replace(_source(source, copies, revision, paper=paper), source=source)
+
+
+def _source(source: str, copies: Path | None, revision: str | None, *, paper: bool) -> TaskSource:
     if copies is not None and not copies.is_dir():
         raise DataError(f"{copies}: no such folder (local copies for task '{source}')")
     if published := published_source(source):
@@ -353,9 +360,9 @@ def name_of(path: Path, kind: str | None) -> str:
 
 def told_apart(names: Sequence[str], sources: Sequence[str]) -> list[str]:
     """Return names of tasks, with its folder's name before each that several have: `sts12-test`."""
-    for (name, _), count in Counter(zip(names, sources, strict=True)).items():
-        if count > 1:
-            raise ConfigError(f"the task '{name}' is given more than once")
+    named = (f"'{name}' ({source})" for name, source in zip(names, sources, strict=True))
+    if again := repeated(named):
+        raise ConfigError(f"the task {again[0]} is given more than once")
     counts = Counter(names)
     folders = (expanded(split_source(source)[1]).resolve().parent.name for source in sources)
     return [
@@ -393,32 +400,14 @@ def _choices(file: TaskFile) -> Iterator[str]:
         yield f"limited to {most:,} pairs of each paradigm, chosen with seed {file.seed}"
 
 
-def _found_with_key(source: str, **how: Any) -> tuple[TaskSource, str]:
-    found = find_source(source, **how)
-    with reading(f"task '{source}'", DataError):
-        return found, found.key
-
-
-def task_key(source: str, *, copies: Path | None = None) -> tuple[str, str]:
-    """Return the name of a task and the hash of everything that determines it."""
-    found, key = _found_with_key(source, copies=copies)
-    return found.name, key
-
-
 def prepare_task(
-    source: str,
-    *,
-    store: Path,
-    scratch: Path | None = None,
-    say: Callable[[str], None],
-    **how: Any,
+    found: TaskSource, *, store: Path, scratch: Path | None = None, say: Callable[[str], None]
 ) -> Path:
     """Return the folder of a task (docs/tasks.md); create it if the store lacks it.
 
-    With `scratch`, the store is read-only: it is searched, and `scratch` is written instead. For
-    `how`, see `find_source`.
+    With `scratch`, the store is read-only: it is searched, and `scratch` is written instead.
     """
-    found, key = _found_with_key(source, **how)
+    key = found.key
     if scratch is not None:
         if is_complete(store / "tasks" / key):
             return store / "tasks" / key

@@ -16,7 +16,7 @@ from biphasic.cli.main import app
 from biphasic.config import parse_config
 from biphasic.study.inputs.corpus import corpus_settings
 from biphasic.tasks.folder import load_task
-from biphasic.tasks.source import prepare_task
+from biphasic.tasks.source import find_source, prepare_task
 from biphasic.training.recipe import Recipe
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -59,5 +59,5 @@ def test_the_questions_of_the_tutorial_are_a_task(tmp_path, monkeypatch):
     variables = {}
     exec(blocks("python")[0], variables)  # noqa: S102 - the page's own code
     assert all((DOCS / page).is_file() for page in variables["questions"].values())
-    folder = prepare_task("zs:questions", store=tmp_path / "store", say=lambda _: None)
+    folder = prepare_task(find_source("zs:questions"), store=tmp_path / "store", say=lambda _: None)
     assert load_task(folder).num_examples("test") == 24

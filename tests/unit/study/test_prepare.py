@@ -4,12 +4,15 @@ import io
 import json
 import os
 import shutil
+import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 from transformers import BertForMaskedLM, BertModel, RobertaForMaskedLM
 
+from biphasic.config import parse_config
 from biphasic.data.building.build import corpus_origin
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
@@ -27,7 +30,11 @@ from biphasic.study.inputs.corpus import (
     prepare_builtin_tasks,
     prepare_corpus,
 )
+from biphasic.study.inputs.tasks import TaskResolver
 from biphasic.study.run.jobs import load_job
+from biphasic.study.settings.study import StudyConfig
+from biphasic.study.study import Study
+from custom_tasks import write_splits
 from families import tiny_config
 from tiny_use import write_model
 
@@ -336,6 +343,32 @@ def test_a_corpus_records_its_origin(loads, tmp_path):
 
 
 STORE = Path("store")
+
+
+@pytest.mark.parametrize("missing", ["placeholder", "build"])
+def test_the_files_of_a_task_are_looked_up_once(missing, tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    write_splits(folder, ".csv", "text,label\na,x\nb,y\n")
+    (folder / "mood.yaml").write_text("kind: sc\nfolder: .\n")
+    finished = {"name": "a", "encoder": {"pretrained": "model"}}
+    sources = {"mood": f"{folder}/mood.yaml", "raw": f"sc:{folder}"}
+    tasks = [{"name": name, "source": source} for name, source in sources.items()]
+    raw = {"name": "s", "title": "s", "arms": [finished], "tasks": tasks}
+    study = Study(parse_config(StudyConfig, raw, where="study"), tmp_path)
+    resolver = TaskResolver(study)
+    opened, is_on = Counter[str](), True
+
+    def note(event: str, given: tuple) -> None:
+        if is_on and event == "open" and str(given[0]).startswith(f"{folder}/"):
+            opened[Path(given[0]).name] += 1
+
+    sys.addaudithook(note)  # which cannot be removed
+    [resolver.outline(task) for task in study.config.tasks]
+    resolver.resolve(missing=missing, assumed=[])
+    is_on = False
+    # Each of the two tasks reads the examples once for their hash, and once to copy them.
+    assert opened == {"mood.yaml": 1, **dict.fromkeys(("train.csv", "dev.csv", "test.csv"), 4)}
 
 
 @pytest.mark.parametrize("other", [("rich", "typer"), ("rich", "python"), (), None])

@@ -202,8 +202,11 @@ def test_texts_of_a_task_that_judges_are_left_out_and_counted(tmp_path, make, ta
         years.append(f"sts:{write_rows(tmp_path / year / 'test.jsonl', said)}")
     assert [each.name for each in chosen_tasks(years)] == ["2014-test", "2015-test"]
     assert chosen_tasks(years[:1])[0].name == "test"
-    with pytest.raises(ConfigError, match="the task 'test' is given more than once"):
+    with pytest.raises(ConfigError, match=r"the task 'test' \(.*\) is given more than once"):
         chosen_tasks([years[0], *years])
+    with pytest.raises(ConfigError, match=r"the task 'test' \(.*\) is given more than once"):
+        make(tables=(table,), against=(years[0], *years))
+    assert not (tmp_path / "store").exists()  # no task was read
     pairs = make(tables=(table,), against=(f"zs:{task}", *years))
     assert [pairs.pair(number).query for number in range(len(pairs))] == ["fine"]
     counts = pairs.details["counts"]["rows.jsonl"]

@@ -23,7 +23,7 @@ from biphasic.tasks.folder import load_task
 from biphasic.tasks.hub_retrieval import halve_queries
 from biphasic.tasks.hub_tasks import PUBLISHED, HubSource, begin_entities
 from biphasic.tasks.records import SPLITS, RetrievalTask
-from biphasic.tasks.source import prepare_task
+from biphasic.tasks.source import find_source, prepare_task
 from hub_copies import write_dataset, write_jsonl_gz, write_qrels
 
 # Of each: counts, settings, the first test row, and the hash of everything. BIPHASIC_RECORD=1
@@ -204,7 +204,7 @@ def test_a_beir_archive_serves_as_a_copy(tmp_path, tasks):
 def test_the_shown_file_of_a_dataset_is_a_task_of_ones_own(copies, folders, tmp_path, name):
     (tmp_path / "mine.yaml").write_text(task_files.show(name), encoding="utf-8")
     source = str(tmp_path / "mine.yaml")
-    folder = prepare_task(source, store=tmp_path / "store", copies=copies, say=print)
+    folder = prepare_task(find_source(source, copies=copies), store=tmp_path / "store", say=print)
     paths = [path for path in folder.rglob("*") if path.suffix in {".jsonl", ".tsv"}]
     assert paths
     for path in paths:
@@ -230,7 +230,7 @@ def test_every_kind_reads_tables_of_the_hub(tmp_path, kind):
     raw |= {"kind": kind, **({"labels": ["dogs", "cats"]} if kind == "ml" else {})}
     (tmp_path / "mine.yaml").write_text(json.dumps(raw), encoding="utf-8")
     source, store = str(tmp_path / "mine.yaml"), tmp_path / "store"
-    task = load_task(prepare_task(source, store=store, copies=tmp_path, say=print))
+    task = load_task(prepare_task(find_source(source, copies=tmp_path), store=store, say=print))
     counts = [task.num_examples(split) for split in SPLITS]
     assert counts == ([0, 0, 40] if kind == "sts" else [38, 2, 40])
     [first, *_] = task.splits["test"]
@@ -253,7 +253,7 @@ def test_a_task_of_the_hub_with_other_settings_is_refused(tmp_path, settings, me
     raw = {"kind": "sc", "hub": {"train": table, "test": table}, "labels": ["x", "y"], **settings}
     (tmp_path / "mine.yaml").write_text(json.dumps(raw), encoding="utf-8")
     with pytest.raises((ConfigError, DataError), match=message):
-        prepare_task(str(tmp_path / "mine.yaml"), store=tmp_path, say=print)
+        prepare_task(find_source(str(tmp_path / "mine.yaml")), store=tmp_path, say=print)
 
 
 def tagged(copies: Path, tags: Any, row: dict[str, Any]) -> None:
@@ -422,7 +422,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str 
 def test_the_hub_is_asked_once_for_each_dataset(tmp_path, hub):
     """Its three tables are of one commit, also if the branch moves while they are read."""
     hub_copies.mldr(tmp_path / "hub")
-    folder = prepare_task("mldr", store=tmp_path / "store", revision="v2", say=print)
+    folder = prepare_task(find_source("mldr", revision="v2"), store=tmp_path / "store", say=print)
     assert hub == [("hgissbkh/mldr-en", "v2")]
     tables = described(folder)["origin"]["tables"]
     assert [table["split"] for table in tables] == ["dev", "test", "corpus"]

@@ -8,7 +8,7 @@ import pytest
 
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.records import SPLITS
-from biphasic.tasks.source import prepare_task
+from biphasic.tasks.source import find_source, prepare_task
 
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "tasks"
 SIZES = {
@@ -28,7 +28,7 @@ def test_reads_real_sets(tmp_path, source):
     kind, name = source.split(":")
     folder = SHARED / ("ir" if kind == "zs" else kind) / name
     said: list[str] = []
-    task = load_task(prepare_task(f"{kind}:{folder}", store=tmp_path, say=said.append))
+    task = load_task(prepare_task(find_source(f"{kind}:{folder}"), store=tmp_path, say=said.append))
     assert tuple(task.num_examples(split) for split in SPLITS) == SIZES[source]
     # The sets' own description promises that no text stands in two splits.
     assert task.info.overlaps == {}

@@ -6,7 +6,7 @@ Placeholders can replace tasks that are still to be built or fetched, to plan a 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -137,6 +137,14 @@ class TaskResolver:
         self._is_paper = study.config.finetuning.is_paper
         # Several tasks may be trained on the same one, whose training split can be large.
         self._load: Callable[[Path], Task] = lru_cache(maxsize=2)(load_task)
+        self._sources: dict[tuple[str, Path | None, str | None], TaskSource] = {}
+
+    def outline(self, task: TaskConfig) -> tuple[str, str | None, FinetuneProtocol]:
+        """Return the name, kind and protocol of a task, without reading examples."""
+        if task.origin in BUILTIN_TASKS:
+            return task.name, BUILTIN_TASKS[task.origin], self.protocol_of(task, {})
+        settings = self._source(task).settings()
+        return task.name, settings.kind, self.protocol_of(task, settings.protocol)
 
     def resolve(self, *, missing: Missing, assumed: list[str]) -> tuple[PlannedTask, ...]:
         """Return the tasks, each with the one it is trained on; `assumed` gets placeholders."""
@@ -249,20 +257,26 @@ class TaskResolver:
                 prepare_builtin_tasks(self._config.corpus.libraries, self.store, say=self._say)
                 / task.origin
             )
-        how = self._how(task)
-        folder = prepare_task(task.origin, store=self.store, scratch=scratch, say=self._say, **how)
-        if (source := find_source(task.origin, **how)).is_remote:
+        source = self._source(task)
+        folder = prepare_task(source, store=self.store, scratch=scratch, say=self._say)
+        if source.is_remote:
             remember(self.store, self._note(task, source), folder)
         return folder
 
-    def _how(self, task: TaskConfig) -> dict[str, Any]:
-        return {"copies": task.copies, "revision": task.revision, "paper": self._is_paper}
+    def _source(self, task: TaskConfig) -> TaskSource:
+        """Return where a task comes from, which is looked up once for all questions about it."""
+        key = task.origin, task.copies, task.revision
+        if key not in self._sources:
+            self._sources[key] = find_source(
+                task.origin, copies=task.copies, revision=task.revision, paper=self._is_paper
+            )
+        return self._sources[key]
 
     def _existing(self, task: TaskConfig, scratch: Path | None) -> Path | None:
         """Return the folder of a task in the store or made from local files; None otherwise."""
         if task.origin in BUILTIN_TASKS:
             folder = builtin_tasks_folder(self._config.corpus.libraries, self.store) / task.origin
-        elif (source := find_source(task.origin, **self._how(task))).is_remote:
+        elif (source := self._source(task)).is_remote:
             folder = recall(self.store, self._note(task, source))
         else:
             folder = self._made(task, scratch)
@@ -279,7 +293,7 @@ class TaskResolver:
         if task.origin in BUILTIN_TASKS:
             kind, title, trained_on = BUILTIN_TASKS[task.origin], "", None
         else:
-            settings = find_source(task.origin, **self._how(task)).settings()
+            settings = self._source(task).settings()
             kind, trained_on = settings.kind, settings.trained_on
             title = settings.title if settings.title != settings.name else ""
         info = TaskInfo(
@@ -296,14 +310,6 @@ class TaskResolver:
             protocol=self.protocol_of(task, {}),
             num_examples={},
         )
-
-
-def task_outline(source: str) -> tuple[str | None, Mapping[str, Any]]:
-    """Return the kind of a task and the settings in its description, without reading examples."""
-    if source in BUILTIN_TASKS:
-        return BUILTIN_TASKS[source], {}
-    settings = find_source(source).settings()
-    return settings.kind, settings.protocol
 
 
 def _once(plan: Callable[[TaskConfig], PlannedTask]) -> Callable[[TaskConfig], PlannedTask]:
