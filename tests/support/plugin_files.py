@@ -24,15 +24,18 @@ def page_code(name: str) -> str:
     return block
 
 
+def write_plugin(path: Path, code: str, *edits: tuple[str, str]) -> Path:
+    """Write code with edits of its text."""
+    for old, new in edits:
+        assert old in code, old
+        code = code.replace(old, new)
+    path.write_text(code, encoding="utf-8")
+    return path
+
+
 def write_stride(folder: Path, *edits: tuple[str, str]) -> Path:
     """Write the objective `Stride`, with edits of its text."""
-    text = STRIDE
-    for old, new in edits:
-        assert old in text
-        text = text.replace(old, new)
-    path = folder / "stride.py"
-    path.write_text(text, encoding="utf-8")
-    return path
+    return write_plugin(folder / "stride.py", STRIDE, *edits)
 
 
 def forget_plugins() -> None:

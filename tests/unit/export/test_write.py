@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import signal
 from contextlib import redirect_stderr
 from pathlib import Path
@@ -60,7 +61,8 @@ class TestState:
 
     def test_was_checked_elsewhere(self, made):
         assert "in a separate process" in made[2][-1]
-        assert "embeddings" in (made[1] / "README.md").read_text().rpartition("Checked when")[2]
+        checked = (made[1] / "README.md").read_text().partition("- Checked on export: ")[2]
+        assert re.search(r"\bembeddings [1-9]e-\d\d\b", checked)
 
     def test_holds_nothing_of_ours(self, made):
         names = {path.relative_to(made[1]).as_posix() for path in made[1].rglob("*")}
@@ -238,8 +240,9 @@ def test_the_same_again_is_done_and_another_is_refused(made, capsys):
     message = f"{out}: already made from the same model and settings; nothing to do\n"
     assert capsys.readouterr().err == message
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
-    with pytest.raises(ConfigError, match="made from another model"):
-        export_model(state, out, format="hf")
+    for other in ({"format": "hf"}, {"precision": "bf16"}, {"max_shard_size": "1MB"}):
+        with pytest.raises(ConfigError, match="made from another model"):
+            export_model(state, out, **{"format": "sentence-transformers", **other})
 
 
 def changed(name: str, change: Any) -> Any:

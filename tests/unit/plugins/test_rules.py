@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from biphasic.testing import (
 )
 from biphasic.training.optimizers.registry import AnyOptimizer
 from custom_tasks import write_csv
-from plugin_files import PAGE, STRIDE, forget_plugins, page_code, write_mailbox
+from plugin_files import PAGE, STRIDE, forget_plugins, page_code, write_mailbox, write_plugin
 
 SMOOTHED, FOCAL, MOMENTUM, MAILBOX = map(page_code, ("Smoothed", "Focal", "Momentum", "Mailbox"))
 ROOT = Path(__file__).parents[3]
@@ -220,15 +221,7 @@ def phase(**settings):
 
 @pytest.fixture
 def write(tmp_path):
-    def write_edited(code, *edits):
-        for old, new in edits:
-            assert old in code, old
-            code = code.replace(old, new)
-        path = tmp_path / "plugin.py"
-        path.write_text(code, encoding="utf-8")
-        return path
-
-    return write_edited
+    return partial(write_plugin, tmp_path / "plugin.py")
 
 
 @pytest.fixture
