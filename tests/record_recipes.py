@@ -57,6 +57,7 @@ RECORDS = {
     "Architecture": "dimensions",
     "PretrainedModel": "a pretrained model",
     "LearningRateConfig": "a schedule",
+    "CorpusConfig": "[settings](corpora.md#text-of-single-phases)",
     **{kind.__name__: "settings" for kind in OPTIMIZERS},
     "Seeds": "settings",
 }

@@ -303,6 +303,8 @@ def _is_noise(issue: Any, issues: list[Any]) -> bool:
     others = [other for other in issues if other is not issue]
     if issue["type"] == "too_short":  # a list without its invalid items
         return any(other["loc"][: len(issue["loc"])] == issue["loc"] for other in others)
+    if issue["type"] == "path_type":  # of a path or settings
+        return any(other["loc"][: len(prefix)] == prefix for other in others)
     if issue["type"] in _NO_MAPPING:
         names = [other for other in others if other["type"] == "literal_error"]
         return is_text and any(other["loc"][:-1] == prefix for other in names)

@@ -276,6 +276,8 @@ class LedgerEntry(Record):
     tokens: NonNegativeInt  # Read, including special tokens and excluding padding.
     supervised_tokens: NonNegativeInt
     flops: int | float  # Model FLOPs (`ModelShape.update_flops`).
+    # Content hash of the phase's corpus; None if it read that of the run, or pairs.
+    corpus: Annotated[str | None, _UNLESS_NONE] = None
 
 
 class StateRecord(Record):

@@ -51,7 +51,7 @@ def other_corpus(tmp_path_factory, documents, tokenizer) -> tuple[Path, Corpus]:
 @pytest.fixture(scope="module")
 def data_with_other(training_data, other_corpus) -> TrainingData:
     folder, corpus = other_corpus
-    return dataclasses.replace(training_data, corpora={folder: corpus})
+    return dataclasses.replace(training_data, corpora={str(folder): corpus})
 
 
 def test_frozen_parameters_and_their_moments_stay(train, make_recipe):
@@ -223,7 +223,7 @@ def test_a_copy_of_a_corpus_is_read_on_where_the_corpus_was_left(
 ):
     """Identities know content alone, so states that share one must have read the same rows."""
     copy = tmp_path / "copy"
-    data = dataclasses.replace(training_data, corpora={copy: training_data.corpus})
+    data = dataclasses.replace(training_data, corpora={str(copy): training_data.corpus})
     whole = train(make_recipe(CLM, MLM), "one")
     parts = train(make_recipe(CLM, {**MLM, "corpus": str(copy)}), "other", data=data)
     assert parts.name == whole.name

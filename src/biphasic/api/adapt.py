@@ -198,6 +198,7 @@ class Adapt(Training, Revision):
         elif is_state(local):
             self.say(_NOT_CONTINUED)
         recipe = recipe.skipping(self.skip_steps)
+        paths = paths.with_phases([recipe], self.store, console=self.console)
         return recipe, paths.extended([recipe]), earlier
 
     def _checked(self) -> CorpusConfig:

@@ -16,13 +16,13 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
 
 from pydantic import Field, PositiveFloat, PositiveInt, create_model, model_validator
 
 from biphasic.amounts import percent_number
 from biphasic.config import Config
+from biphasic.data.building.config import PhaseCorpus
 from biphasic.data.rows import RowBatch
 from biphasic.errors import ConfigError, DataError
 from biphasic.facts import LOSS_UNITS, only
@@ -308,9 +308,9 @@ class PhaseConfig(Config):
     freeze: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Parameters frozen in this phase, by name; `*` matches anything. A tied head is frozen with
     the embeddings."""
-    corpus: Path | None = None
-    """Folder of a finished corpus for this phase, made with the same tokenizer; by default the
-    run's own. A mixture is a corpus: `biphasic corpus build` makes it."""
+    corpus: PhaseCorpus | None = None
+    """Settings of the run's corpus that differ in this phase, or the folder of a finished corpus
+    with the same tokenizer; by default the run's own."""
     max_seqlen: Annotated[int, Field(gt=0, le=MOST_TOKENS)] | None = None
     """Row length in this phase, in tokens; by default the run's."""
     rows_per_step: PositiveInt | None = None

@@ -453,10 +453,10 @@ def _check_text(
         text = record.provenance.get("data", {}).get("training corpus", {})
         hashes.add(str(text.get("content hash")))
     if plan is not None:
-        hashes.add(plan.fingerprint.corpus_hash)
-    phases = (phase for recipe in study.recipes.values() for phase in recipe.phases)
-    named = {phase.corpus for phase in phases} | {study.config.corpus.folder}
-    folders = {*filter(None, named)}
+        hashes |= {plan.fingerprint.corpus_hash, *plan.fingerprint.corpora.values()}
+    phases = (phase.corpus for recipe in study.recipes.values() for phase in recipe.phases)
+    named = (study.config.corpus.folder, *phases)
+    folders = {folder for folder in named if isinstance(folder, Path)}
     for record_file in sorted((study.store / "data").glob(f"*/{RECORD}")):
         with verification.noting():
             if corpus_hash(record_file.parent) in hashes:

@@ -107,7 +107,7 @@ def train_recipe(
         if text := cost_here(recipe, start=segment.start, vocab_size=vocab_size, compute=compute):
             say(text)
     states = filter(None, (segment.id, segment.parent))
-    folders = [paths.train.parent, *paths.corpora]
+    folders = [paths.train.parent, *paths.corpora.values()]
     record_pin(store, segment.id, made_by="pretrain", states=states, data=folders)
     name = readable_name(recipe_name(recipe), segment.id)
     update = {

@@ -44,6 +44,7 @@ from biphasic.study.inputs.corpus import (
     recall,
     remember,
     tasks_of,
+    with_tokenizer,
 )
 from biphasic.study.inputs.tasks import Missing, PlannedTask, TaskResolver, count_in_text
 from biphasic.study.plan.finetuning import check_lengths, compute_baselines, other_reading
@@ -147,7 +148,7 @@ def _built(study: Study, console: Console, *, fresh: bool) -> ResolvedStudy:
     keep_files(store, config, *recipes)  # workers import plugins from there
     paths, data = DataPaths.of(corpus), None
     if config.reads_corpus:
-        prepare_corpus(settings, corpus, store, console=console, recipes=recipes)
+        paths = prepare_corpus(settings, corpus, store, console=console, recipes=recipes)
         if given.folder is None and not is_local(given):
             remember(store, given, corpus)  # plans look it up without asking the hub
     with progress_bar(console, "checking text, tasks and states"):
@@ -228,18 +229,22 @@ def _fingerprint(study: Study, assumed: list[str]) -> DataFingerprint:
     recipes = [*study.recipes.values()]
     corpus = corpus_of(study.config.corpus, recipes)
     store = study.store
-    folder = locate_corpus(corpus, store) if is_local(corpus) else recall(store, corpus)
-    if folder is None or not is_built(folder):
-        tokenizer, vocab_size = _tokenizer_to_be(corpus, assumed)
-        described = corpus.model_dump(mode="json", exclude_defaults=True)
-        corpus_hash = digest({"stand-in": "corpus", "described": described})
-        titles = ", ".join(s.short_name if s.plugin else s.source for s in corpus.sources)
-        why = "not tokenised here yet, or its files were changed or copied since"
-        assumed.append(f"corpus: {titles}, {_edited_code(corpus, store) or why}")
-    else:
+    if folder := _built_folder(corpus, store):
         loaded = read_tokenizer(folder / "tokenizer")
         tokenizer, vocab_size = loaded.sha256, loaded.vocab_size
         corpus_hash = content_hash(folder)
+    else:
+        tokenizer, vocab_size = _tokenizer_to_be(corpus, assumed)
+        corpus_hash = _corpus_to_be(corpus, "corpus", store, assumed)
+    corpora = phase_data(recipes)
+    for name, own in phase_corpora(recipes).items():
+        if isinstance(own, CorpusConfig):
+            text = with_tokenizer(own, folder / "tokenizer") if folder else own
+            built = _built_folder(text, store) if folder else None
+            title = "corpus of a phase"
+            corpora[name] = (
+                content_hash(built) if built else _corpus_to_be(own, title, store, assumed)
+            )
     model = pretrained_model(recipes)
     local = model and _local_model(model, assumed)
     return DataFingerprint(
@@ -247,9 +252,24 @@ def _fingerprint(study: Study, assumed: list[str]) -> DataFingerprint:
         tokenizer_sha256=tokenizer,
         vocab_size=vocab_size,
         pretrained=local and local.identity,
-        corpora=phase_data(recipes),
+        corpora=corpora,
         fused=local is not None and local.is_fused,
     )
+
+
+def _built_folder(corpus: CorpusConfig, store: Path) -> Path | None:
+    """Return the folder of a corpus; None if it is not built, or if only the hub knows which."""
+    folder = locate_corpus(corpus, store) if is_local(corpus) else recall(store, corpus)
+    return folder if folder and is_built(folder) else None
+
+
+def _corpus_to_be(corpus: CorpusConfig, title: str, store: Path, assumed: list[str]) -> str:
+    """Return a placeholder for the content hash of a corpus that is not built."""
+    titles = ", ".join(s.short_name if s.plugin else s.source for s in corpus.sources)
+    why = "not tokenised here yet, or its files were changed or copied since"
+    assumed.append(f"{title}: {titles}, {_edited_code(corpus, store) or why}")
+    described = corpus.model_dump(mode="json", exclude_defaults=True)
+    return digest({"stand-in": "corpus", "described": described})
 
 
 def _edited_code(corpus: CorpusConfig, store: Path) -> str:
@@ -296,9 +316,10 @@ def content_hash(folder: Path) -> str:
 
 
 def phase_data(recipes: Sequence[Recipe]) -> dict[str, str]:
-    """Return the content hashes of what single phases read, corpora and pairs, by folder."""
+    """Return the content hashes of what single phases read, pairs and finished corpora."""
     pairs = {str(folder): Pairs(folder).content_hash for folder in phase_pairs(recipes)}
-    return {**pairs, **{str(folder): content_hash(folder) for folder in phase_corpora(recipes)}}
+    finished = {n: path for n, path in phase_corpora(recipes).items() if isinstance(path, Path)}
+    return {**pairs, **{name: content_hash(path) for name, path in finished.items()}}
 
 
 def _local_model(model: PretrainedModel, assumed: list[str]) -> LocalModel:

@@ -38,13 +38,13 @@ class DataFingerprint:
     pretrained: str | None = None
     """Hash of the pretrained model that the recipe starts from."""
     corpora: Mapping[str, str] = field(default_factory=dict)
-    """Content hashes of the corpora of single phases, by folder."""
+    """Content hashes of the corpora of single phases, by name, and of pairs, by folder."""
     fused: bool = False
     """Whether weights of the pretrained model hold several matrices (`model/shape.py`)."""
 
-    def hash_of(self, corpus: Path | None) -> str:
-        """Return the content hash of a phase's corpus; None means the run's own."""
-        return self.corpus_hash if corpus is None else self.corpora[str(corpus)]
+    def hash_of(self, corpus: str | None) -> str:
+        """Return the content hash of a phase's corpus, by name; None means the run's own."""
+        return self.corpus_hash if corpus is None else self.corpora[corpus]
 
 
 def step_determinants(
@@ -133,7 +133,7 @@ class TrainingData:
     tokenizer: TextTokenizer
     # The pretrained model that the recipe starts from; None for a new one.
     pretrained: LocalModel | None = None
-    corpora: Mapping[Path, Corpus] = field(default_factory=dict)  # text of single phases, by folder
+    corpora: Mapping[str, Corpus] = field(default_factory=dict)  # text of single phases, by name
     # Pairs of texts that phases read, by folder.
     pairs: Mapping[Path, Pairs] = field(default_factory=dict)
 
@@ -146,8 +146,8 @@ class TrainingData:
             vocab_size=self.tokenizer.vocab_size,
             pretrained=self.pretrained.identity if self.pretrained else None,
             corpora={
-                str(path): data.content_hash
-                for path, data in (*self.corpora.items(), *self.pairs.items())
+                str(name): data.content_hash
+                for name, data in (*self.corpora.items(), *self.pairs.items())
             },
             fused=self.pretrained is not None and self.pretrained.is_fused,
         )

@@ -175,7 +175,10 @@ def _train_until(  # noqa: PLR0917
             else:
                 pending.add(*_update(run, phase, given))
             run.position = run.position.after(
-                given, phase=phase.index, objective=phase.phase.short_name
+                given,
+                phase=phase.index,
+                objective=phase.phase.short_name,
+                corpus=phase.phase.corpus and run.lineage.fingerprint.hash_of(phase.corpus),
             )
             release_excess()
             writer.check()

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt
 
 from biphasic.config import Config
+from biphasic.data.building.config import CorpusConfig, phase_corpus
 from biphasic.data.rows import RowKind
 from biphasic.errors import ConfigError
 from biphasic.files import expanded, is_folder
@@ -127,6 +128,15 @@ class Recipe(RecipeSettings):
                 raise ConfigError(
                     f"skip_steps: no step {step}; steps are 0 to {self.total_steps - 1}"
                 )
+
+    def reading(self, corpus: CorpusConfig) -> Recipe:
+        """Return the recipe on a corpus, with all settings of the corpora of its phases."""
+        phases = list(self.phases)
+        for index, phase in enumerate(phases):
+            if isinstance(phase.corpus, CorpusConfig):
+                whole = phase_corpus(phase.corpus, corpus, where=f"phases.{index}.corpus")
+                phases[index] = phase.model_copy(update={"corpus": whole})
+        return self.model_copy(update={"phases": tuple(phases)})
 
     def skipping(self, steps: Iterable[int]) -> Recipe:
         """Return the recipe with further steps to skip."""

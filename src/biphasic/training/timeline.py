@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from biphasic.data.building.config import corpus_name
 from biphasic.data.rows import BatchShape
 from biphasic.errors import ConfigError
 from biphasic.objectives.lr import LearningRateConfig, check_learning_rate, learning_rate
@@ -33,10 +33,11 @@ class PlacedPhase:
         return self.start + self.phase.steps
 
     @property
-    def corpus(self) -> Path | None:
-        """Folder of its corpus, or of its pairs; None for the run's own corpus."""
-        reading = self.phase.reading
-        return self.phase.corpus if reading is None else reading.folder
+    def corpus(self) -> str | None:
+        """Name of its corpus, or folder of its pairs; None for the run's own corpus."""
+        if self.phase.reading is not None:
+            return str(self.phase.reading.folder)
+        return None if self.phase.corpus is None else corpus_name(self.phase.corpus)
 
     def learning_rate(self, step: int) -> float:
         """Return the rate of update `step` of the run."""

@@ -137,7 +137,9 @@ def test_a_state_whose_run_began_with_a_finished_model(tmp_path, training_data, 
 
 
 def test_a_state_with_a_phase_on_another_corpus(tmp_path, training_data, make_recipe):
-    data = dataclasses.replace(training_data, corpora={tmp_path / "other": training_data.heldout})
+    data = dataclasses.replace(
+        training_data, corpora={str(tmp_path / "other"): training_data.heldout}
+    )
     recipe = make_recipe(CLM, {**CLM, "corpus": str(tmp_path / "other")})
     folder = train_segment(Lineage(recipe, data.fingerprint), data, tmp_path, start=0, end=12)
     found = continuation_of(folder, training_data)

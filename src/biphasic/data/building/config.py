@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
-from biphasic.config import Config, nearest
+from biphasic.config import Config, nearest, parse_config
 from biphasic.data.text.source import SourceContext, TextSource
 from biphasic.data.text.sources import (
     BUILTIN,
@@ -18,7 +18,8 @@ from biphasic.data.text.sources import (
     at_commit,
     documentation,
 )
-from biphasic.files import expanded, is_folder
+from biphasic.errors import ConfigError
+from biphasic.files import digest, expanded, is_folder
 
 
 def _reading(source: TextSource) -> Any:
@@ -115,3 +116,49 @@ class CorpusConfig(Config):
                 "copies": base / expanded(self.copies) if self.copies else None,
             }
         )
+
+
+# A finished corpus has no other settings than its folder.
+PhaseCorpus = Annotated[
+    Path | CorpusConfig,
+    AfterValidator(lambda corpus: getattr(corpus, "folder", None) or corpus),
+]
+_OF_RUN = ("tokenizer", "vocab_size", "against", "heldout_fraction")
+
+
+def phase_corpus(own: CorpusConfig, run: CorpusConfig, *, where: str) -> CorpusConfig:
+    """Return a phase's corpus with all settings; those that it lacks are the run's."""
+    if own.model_fields_set >= CorpusConfig.model_fields.keys():
+        return own  # of a record
+    given = {n: v for n in own.model_fields_set if (v := getattr(own, n)) is not None}
+    for name in _OF_RUN:
+        # A document is held out everywhere or nowhere, and compared with the same tasks.
+        if name in given and given[name] != getattr(run, name):
+            raise ConfigError(
+                f"{where}.{name}: all corpora of a run share it; set it in the run's corpus, or "
+                "name the folder of a corpus from 'biphasic corpus build'"
+            )
+    inherited = {n: getattr(run, n) for n in run.model_fields_set if run.folder is None}
+    if "sources" in given:
+        inherited.pop("libraries", None)
+    elif run.folder is not None:
+        raise ConfigError(f"{where}: the run's corpus is finished ({run.folder}); give sources")
+    raw = {n: v for n, v in {**inherited, **given}.items() if n not in {"tokenizer", "vocab_size"}}
+    whole = parse_config(CorpusConfig, raw, where=where)
+    return whole.model_copy(update=vars(whole))
+
+
+def corpus_name(corpus: Path | CorpusConfig) -> str:
+    """Return the name of a phase's corpus in records: its folder, or a hash of its settings."""
+    if isinstance(corpus, Path):
+        return str(corpus)
+    return f"corpus-{digest(corpus.model_dump(mode='json', exclude_defaults=True))[:32]}"
+
+
+def short_corpus_name(corpus: Path | CorpusConfig) -> str:
+    """Return the name of a phase's corpus in names of arms: its folder, or what it sets."""
+    if isinstance(corpus, Path):
+        return corpus.name
+    is_named = "sources" in corpus.model_fields_set
+    parts = [source.short_name for source in corpus.sources if is_named]
+    return ".".join(parts) or corpus_name(corpus)[:13]

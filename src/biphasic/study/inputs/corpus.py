@@ -20,7 +20,7 @@ from biphasic.data.building.build import (
     read_record,
 )
 from biphasic.data.building.built import read_tokenizer, verify_tokenizer
-from biphasic.data.building.config import CorpusConfig
+from biphasic.data.building.config import CorpusConfig, corpus_name
 from biphasic.data.building.gather import BuildProgress, BuildReport
 from biphasic.data.building.selection import TaskTexts
 from biphasic.data.corpus import DETAILS, Corpus
@@ -28,7 +28,7 @@ from biphasic.data.pairs import Pairs
 from biphasic.data.text.hub_tables import find_copy
 from biphasic.data.text.sources import SourceConfig
 from biphasic.errors import ConfigError, DataError, StoppedError
-from biphasic.execution.job import Job, Progress, Report, ShouldStop, never
+from biphasic.execution.job import Job, Progress, Report, ShouldStop, never, save_job
 from biphasic.files import (
     digest,
     expanded,
@@ -61,7 +61,7 @@ class DataPaths(Config):
     tokenizer: Path  # Folder of the tokenizer.
     train: Path  # Folder of the corpus to pretrain on.
     heldout: Path  # Folder of the corpus for held-out losses.
-    corpora: tuple[Path, ...] = ()  # Folders of the corpora of single phases.
+    corpora: Mapping[str, Path] = {}  # Folders of the corpora of single phases, by name.
     pairs: tuple[Path, ...] = ()  # Folders of the pairs that phases read.
     pretrained: LocalModel | None = None  # The pretrained model that recipes begin with.
 
@@ -80,7 +80,7 @@ class DataPaths(Config):
             self.tokenizer,
             self.train,
             self.heldout,
-            *(each / "train" for each in self.corpora),
+            *(folder / "train" for folder in self.corpora.values()),
             *self.pairs,
         )
         hashes = tuple(file_sha256(folder / MANIFEST) for folder in folders)
@@ -94,20 +94,14 @@ class DataPaths(Config):
             heldout=Corpus(self.heldout),
             tokenizer=verify_tokenizer(self.tokenizer, corpus),
             pretrained=self.pretrained,
-            corpora={folder: Corpus(folder / "train") for folder in self.corpora},
+            corpora={n: Corpus(folder / "train") for n, folder in self.corpora.items()},
             pairs={folder: Pairs(folder) for folder in self.pairs},
         )
 
     def extended(self, recipes: Iterable[Recipe]) -> DataPaths:
-        """Return the paths with what else recipes need: corpora of phases, a pretrained model."""
+        """Return the paths with what else recipes need: pairs, a pretrained model."""
         recipes, tokenizer = list(recipes), read_tokenizer(self.tokenizer)
-        corpora = phase_corpora(recipes)
-        for folder in corpora:
-            if read_tokenizer(folder / "tokenizer").sha256 != tokenizer.sha256:
-                raise DataError(
-                    f"{folder}: built with another tokenizer than the run's corpus; build it with "
-                    f"'--tokenizer {self.tokenizer}'"
-                )
+        check_phase_tokenizers(recipes, tokenizer)
         pairs = phase_pairs(recipes)
         for folder in pairs:
             Pairs(folder)
@@ -119,19 +113,54 @@ class DataPaths(Config):
             from biphasic.study.inputs.models import fetch_pretrained  # noqa: PLC0415 - reads models
 
             pretrained = fetch_pretrained(model, recipes, tokenizer)
-        update = {"corpora": tuple(corpora), "pairs": pairs, "pretrained": pretrained}
-        return self.model_copy(update=update)
+        return self.model_copy(update={"pairs": pairs, "pretrained": pretrained})
+
+    def with_phases(self, recipes: Iterable[Recipe], store: Path, *, console: Console) -> DataPaths:
+        """Return the paths with the corpora of phases, which are built with this tokenizer."""
+        corpora = {}
+        for name, corpus in phase_corpora(recipes).items():
+            if isinstance(corpus, Path):
+                corpora[name] = corpus
+                continue
+            given = with_tokenizer(corpus, self.tokenizer)
+            settings = given.at_commits()
+            corpora[name] = folder = locate_corpus(settings, store)
+            if not is_built(folder):
+                save_job(CorpusJob.of(settings, folder, store))
+            prepare_corpus(settings, folder, store, console=console)
+            if not is_local(given):
+                remember(store, given, folder)
+        return self.model_copy(update={"corpora": corpora})
 
 
-def phase_corpora(recipes: Iterable[Recipe]) -> list[Path]:
-    """Return the folders of the corpora of single phases, which are finished."""
-    folders = sorted({p.corpus for recipe in recipes for p in recipe.phases if p.corpus})
-    if missing := [str(folder) for folder in folders if not is_built(folder)]:
+def with_tokenizer(corpus: CorpusConfig, tokenizer: Path) -> CorpusConfig:
+    """Return a phase's corpus with the tokenizer of the run's."""
+    return corpus.model_copy(update={"tokenizer": str(tokenizer)})
+
+
+def phase_corpora(recipes: Iterable[Recipe]) -> dict[str, Path | CorpusConfig]:
+    """Return the corpora of single phases by name; those without settings are finished."""
+    every = (phase.corpus for recipe in recipes for phase in recipe.phases if phase.corpus)
+    corpora = {corpus_name(corpus): corpus for corpus in every}
+    finished = sorted(corpus for corpus in corpora.values() if isinstance(corpus, Path))
+    if missing := [str(folder) for folder in finished if not is_built(folder)]:
         raise DataError(
             f"{', '.join(missing)}: no finished corpus here, but a phase reads it; build it with "
             "'biphasic corpus build'"
         )
-    return folders
+    return dict(sorted(corpora.items()))
+
+
+def check_phase_tokenizers(recipes: Iterable[Recipe], tokenizer: TextTokenizer) -> None:
+    """Check that the finished corpora of phases have the tokenizer of the run's corpus."""
+    for folder in phase_corpora(recipes).values():
+        if not isinstance(folder, Path):
+            continue
+        if read_tokenizer(folder / "tokenizer").sha256 != tokenizer.sha256:
+            raise DataError(
+                f"{folder}: built with another tokenizer than the run's corpus; build it with "
+                "'--tokenizer' and the folder 'tokenizer' of that corpus"
+            )
 
 
 def phase_pairs(recipes: Iterable[Recipe]) -> tuple[Path, ...]:
@@ -243,14 +272,14 @@ def prepare_corpus(
     console: Console,
     recipes: Sequence[Recipe] = (),
 ) -> DataPaths:
-    """Build the corpus of a study, unless it is built."""
+    """Build the corpus of a study, and those of its phases, unless they are built."""
     # The pretrained model is checked before the corpus is built, which may take hours.
     if config.folder is None and not is_built(folder):
         # Imported here: commands that only look for the corpus start faster.
         from biphasic.data.building.gather import build_bar  # noqa: PLC0415
         from biphasic.progress import progress_bar, say_on  # noqa: PLC0415
 
-        check: Callable[[TextTokenizer], None] = lambda _: None  # noqa: E731
+        checks: list[Callable[[TextTokenizer], None]] = [partial(check_phase_tokenizers, recipes)]
         if model := pretrained_model(recipes):
             from biphasic.study.inputs.models import (  # noqa: PLC0415
                 check_training,
@@ -264,12 +293,17 @@ def prepare_corpus(
             if config.tokenizer is None:
                 size = config.vocab_size or DEFAULT_VOCAB_SIZE
                 check_vocabulary_size(local.folder, size, name=model.pretrained)
-            check = partial(check_vocabulary, local.folder, name=model.pretrained)
+            checks.append(partial(check_vocabulary, local.folder, name=model.pretrained))
+
+        def check(tokenizer: TextTokenizer) -> None:
+            for agrees in checks:
+                agrees(tokenizer)
+
         with build_bar(console) as report:
             build_missing_corpus(
                 config, folder, store, say=say_on(console), progress=report, check_tokenizer=check
             )
-    return DataPaths.of(folder)
+    return DataPaths.of(folder).with_phases(recipes, store, console=console)
 
 
 def build_missing_corpus(

@@ -11,6 +11,8 @@ from typing import Any, Literal
 from rich.console import Console
 
 from biphasic.analysis.report import is_current, write_report
+from biphasic.data.building.config import short_corpus_name
+from biphasic.data.building.gather import unique_names
 from biphasic.errors import DataError
 from biphasic.execution.job import Job, Progress, Report, ShouldStop, WorkItem, never
 from biphasic.facts import facts_to_record
@@ -29,6 +31,7 @@ from biphasic.records import (
     TaskRecord,
 )
 from biphasic.shown import Shown
+from biphasic.study.inputs.corpus import phase_corpora
 from biphasic.study.inputs.tasks import PlannedTask, num_seen
 from biphasic.study.plan.cost import parameters_of
 from biphasic.study.plan.plan import Plan, PlannedArm, PlannedPoint
@@ -149,11 +152,12 @@ def _phase_record(placed: PlacedPhase, end: int) -> PhaseRecord:
     phase = placed.phase
     settings = phase.model_dump(mode="json", exclude=_IN_RECORD, exclude_defaults=True)
     folders = {name: own.name for name in settings if isinstance(own := getattr(phase, name), Path)}
+    corpus = {"corpus": short_corpus_name(phase.corpus)} if phase.corpus else {}
     return PhaseRecord(
         objective=phase.short_name,
         steps=end - placed.start,
         steps_by_objective=dict(steps),
-        settings=settings | folders,
+        settings=settings | folders | corpus,
         # Fields that do not apply are omitted from the file.
         **({} if first is None else {"mask_rate": first}),
         **({} if last == first else {"final_mask_rate": last}),
@@ -227,6 +231,10 @@ def _provenance(resolved: ResolvedStudy) -> dict[str, Any]:
     described: dict[str, Any] = {"data": {"tasks": tasks}}
     if data is not None:
         corpora = {"training corpus": data.corpus, "held-out corpus": data.heldout}
+        of_phases = phase_corpora(resolved.study.recipes.values())
+        names = unique_names([short_corpus_name(corpus) for corpus in of_phases.values()])
+        for name, own in zip(names, of_phases, strict=True):
+            corpora[f"corpus of phases, {name}"] = data.corpora[own]
         described["data"] = {
             **{
                 name: {

@@ -26,6 +26,7 @@ from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from biphasic.amounts import thousands
 from biphasic.config import NAME_PATTERN, Config, nearest, parse_config, put, repeated
+from biphasic.data.building.config import short_corpus_name
 from biphasic.data.packing import Attention
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
@@ -233,7 +234,7 @@ def _phase_name(placed: PlacedPhase) -> str:
     if phase.freeze:
         parts.append("frozen")
     if phase.corpus:
-        parts.append(phase.corpus.name)
+        parts.append(short_corpus_name(phase.corpus))
     if phase.max_seqlen:
         parts.append(f"len{phase.max_seqlen}")
     if phase.rows_per_step:

@@ -387,7 +387,7 @@ class StudyConfig(Config):
             recipe = with_first_peak(recipe, rate.peak)
         if last := last_rate(arm, self.tuned_rates):
             recipe = with_last_schedule(recipe, peak=last.peak)
-        return recipe
+        return recipe.reading(self.corpus)
 
     def tuned_rate_of(self, arm: ArmConfig) -> TunedRate | None:
         """Return the tuned rate of an arm's first schedule, if it has one."""

@@ -33,8 +33,10 @@ class Position:
         """Tokens read in all phases."""
         return sum(entry.tokens for entry in self.ledger)
 
-    def after(self, given: StepInput, *, phase: int, objective: str) -> Position:
-        """Return the position after one more update."""
+    def after(
+        self, given: StepInput, *, phase: int, objective: str, corpus: str | None = None
+    ) -> Position:
+        """Return the position after one more update, in a phase with this corpus if its own."""
         costs = {
             "steps": 1,
             "documents": sum(piece.start == 0 for piece in given.batch.pieces),
@@ -46,7 +48,8 @@ class Position:
         if entries and entries[-1].phase == phase:
             last = entries.pop()
             costs = {name: getattr(last, name) + cost for name, cost in costs.items()}
-        ledger = (*entries, LedgerEntry(phase=phase, objective=objective, **costs))
+        entry = LedgerEntry(phase=phase, objective=objective, corpus=corpus, **costs)
+        ledger = (*entries, entry)
         rows = hashlib.sha256(bytes.fromhex(self.rows_sha256) + given.sha256)
         return Position(self.step + 1, rows.hexdigest(), ledger)
 
