@@ -48,8 +48,7 @@ def hashed_name(path: Path, name: str, code: str | None) -> str:
     """Return the reference to a class of a file, and keep the file's code for its import."""
     if path.is_file():
         source = path.read_bytes()
-        with reading(path, ConfigError, failure="not valid Python"):
-            here = code_sha256(source)
+        here = _hash_of(path, source)
         if code in (None, here):
             _refuse_elsewhere(path, source)
             code = here
@@ -57,6 +56,12 @@ def hashed_name(path: Path, name: str, code: str | None) -> str:
     if code is None:
         raise ConfigError(f"{path}: no such file")
     return f"{path.name}:{name}@{code}"
+
+
+@cache  # a kind of task is asked for by its reference hundreds of times
+def _hash_of(path: Path, source: bytes) -> str:
+    with reading(path, ConfigError, failure="not valid Python"):
+        return code_sha256(source)
 
 
 @cache
@@ -117,6 +122,7 @@ class _OneFile(SourceLoader):
         return self._source
 
 
+@cache
 def _refuse_elsewhere(path: Path, source: bytes) -> None:
     """Refuse a file that imports modules which are neither installed nor in its hash."""
     remedy = "write one file, or install a package"

@@ -103,8 +103,8 @@ class Rules:
     """The rules of a base: each public generator method yields what breaks it, in this order."""
 
     base: ClassVar[type]
-    key: ClassVar[str] = ""  # names a class of the base in settings, which `accepts` types
-    accepts: ClassVar[Any] = None
+    key: ClassVar[str]  # the field that names a class of the base
+    accepts: ClassVar[Any] = None  # the type of settings with that field
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings
@@ -118,7 +118,7 @@ class Rules:
 
     def check(self) -> None:
         """Raise a ConfigError that names the first rule that is broken."""
-        named = short_name(self.settings.name if not self.key else getattr(self.settings, self.key))
+        named = short_name(getattr(self.settings, self.key))
         with tempfile.TemporaryDirectory() as folder:
             self.folder = Path(folder)
             for rule in self.names():
@@ -133,11 +133,16 @@ class Rules:
         """Return what settings determine, to be compared."""
         raise NotImplementedError
 
+    @cached_property
+    def _expected(self) -> Any:
+        """The output that others must equal."""
+        return self._output()
+
     def _identity(self) -> str:
         raise NotImplementedError
 
     def _is_impure(self) -> bool:
-        outputs = [self._output()]
+        outputs = [self._expected]
         for seed in (1, 2):
             for draw in (random.seed, np.random.seed, torch.manual_seed):
                 draw(seed)
@@ -146,7 +151,7 @@ class Rules:
 
     def _unhashed(self, names: Iterable[str], differing: str) -> Problems:
         """Yield the settings that change the output and not the identity."""
-        output, identity = self._output(), self._identity()
+        output, identity = self._expected, self._identity()
         for change, other in _variants(self.settings, sorted(names)):
             varied = type(self)(other)
             try:
@@ -255,7 +260,7 @@ class ObjectiveRules(Rules):
         """Settings and seeds that change inputs, labels or loss also change the identity."""
         if self._identity() != self._identity():
             yield "the identity of the same settings differs between calls"
-        if self._identity() == self._identity(2) and self._output() != self._output(2):
+        if self._identity() == self._identity(2) and self._expected != self._output(2):
             yield "another mask_seed gives other labels, but the same identity"
         yield from self._unhashed(self.settings.own_settings(), "labels or another loss")
 
@@ -371,7 +376,7 @@ class SourceRules(Rules):
 
     def pure(self) -> Problems:
         """Each reading begins at the first document, whatever was read or drawn before."""
-        first = self._output()
+        first = self._expected
         next(read_documents(self.settings))
         if self._output() != first or self._is_impure():
             yield "a second reading gives other documents, or another order"
@@ -404,7 +409,7 @@ class SourceRules(Rules):
         )
         if child.returncode:
             yield f"another process cannot read it: {child.stderr.strip().rpartition(chr(10))[2]}"
-        elif not child.stdout.endswith(self._output()):  # the source may have printed too
+        elif not child.stdout.endswith(self._expected):  # the source may have printed too
             yield "another process reads other documents, or in another order; sort sets and files"
 
     def _output(self) -> str:
@@ -476,25 +481,27 @@ class ExecutorRules(Rules):
             if not future.cancelled() and not isinstance(error := _error(future), BiphasicError):
                 yield f"a job that was stopped ended with {error or 'no error'}"
 
-    def _started(self) -> AbstractContextManager[Any]:
+    @cached_property
+    def _work(self) -> Work:
         self.settings.check(self.folder, processes=1)
-        return self.settings.start(
-            Work(
-                self.folder,
-                self.folder / "study",
-                load_job=load_trial,
-                worker=__name__,
-                processes=1,
-                watch=self.progress.__setitem__,
-                say=lambda _: None,
-            )
+        return Work(
+            self.folder,
+            self.folder / "study",
+            load_job=load_trial,
+            worker=__name__,
+            processes=1,
+            watch=self.progress.__setitem__,
+            say=lambda _: None,
         )
+
+    def _started(self) -> AbstractContextManager[Any]:
+        return self.settings.start(self._work)
 
 
 class KindRules(Rules):
     """A kind of task, on a task of that kind in a folder and by a small model of its tokens."""
 
-    base = TaskKind
+    base, key = TaskKind, "name"
 
     def __init__(self, kind: str, data: Path) -> None:
         super().__init__(KINDS[kind])
@@ -510,7 +517,7 @@ class KindRules(Rules):
 
     def encode(self) -> Problems:
         """Encoding again gives the same sequences, none longer than `max_seqlen`."""
-        first, again = self._encoded(), self._encoded()
+        first, again = self._learner, self._encoded()
         sizes = [(task.num_train, task.num_outputs, task.num_truncated) for task in (first, again)]
         pairs = zip(first.trained_sequences, again.trained_sequences, strict=False)
         if sizes[0] != sizes[1] or not all(np.array_equal(*pair) for pair in pairs):
@@ -526,9 +533,8 @@ class KindRules(Rules):
         """The loss of some training items is one finite number with a gradient, and pure."""
         if not self.kind.facts.is_trained:
             return
-        task = self._encoded()
-        head, indices = self._head(task), np.arange(min(4, task.num_train))
-        first, again = (task.loss(self._encoder, head, indices) for _ in range(2))
+        indices = np.arange(min(4, self._learner.num_train))
+        first, again = (self._learner.loss(self._encoder, self._head, indices) for _ in range(2))
         if first.ndim or not bool(first.isfinite()) or not first.requires_grad:
             yield "loss must return one finite number that has a gradient"
         if not torch.equal(again, first):
@@ -536,7 +542,7 @@ class KindRules(Rules):
 
     def scores(self) -> Problems:
         """Each example has one finite score, and the metrics are those of `facts`."""
-        scores = self._scores()
+        scores = self._scored(self._encoder)
         yield from wrong_scores(scores, self.kind.facts)
         for split, scored in scores.items():
             if len(scored.ids) != (number := self.task.num_examples(split)):
@@ -549,9 +555,9 @@ class KindRules(Rules):
 
     def batches(self) -> Problems:
         """Scores are the same however a split is divided into batches."""
-        smaller = self._scores(_SmallBatches(self._encoder.model, self._encoder.pad_id))
-        for split, scored in self._scores().items():
-            if not np.allclose(scored.scores, smaller[split].scores, rtol=0, atol=_TOLERANCE):
+        smaller = self._scored(_SmallBatches(self._encoder.model, self._encoder.pad_id))
+        for split, (_, scores) in self._expected.items():
+            if not np.allclose(scores, smaller[split].scores, rtol=0, atol=_TOLERANCE):
                 yield f"smaller batches give other scores of {split}"
 
     @cached_property
@@ -579,19 +585,23 @@ class KindRules(Rules):
 
     def _encoded(self) -> Learner:
         tokenizer = TextTokenizer.load(self._encoder and self.folder / "model")
-        return self.kind.learner(self._read(), tokenizer, protocol=_PROTOCOL)
+        return self.kind.learner(self.task, tokenizer, protocol=_PROTOCOL)
 
-    def _head(self, task: Learner) -> nn.Module:
+    @cached_property
+    def _learner(self) -> Learner:
+        return self._encoded()
+
+    @cached_property
+    def _head(self) -> nn.Module:
         width, generator = self._encoder.model.config.hidden_size, torch.Generator().manual_seed(0)
-        return new_head(width, task.num_outputs, generator=generator)
+        return new_head(width, self._learner.num_outputs, generator=generator)
 
-    def _scores(self, encoder: Encoder | None = None) -> dict[str, SplitScores]:
-        task = self._encoded()
+    def _scored(self, encoder: Encoder) -> dict[str, SplitScores]:
         with torch.inference_mode():
-            return task.evaluate(encoder or self._encoder, self._head(task))
+            return self._learner.evaluate(encoder, self._head)
 
     def _output(self) -> Any:
-        scores = self._scores().items()
+        scores = self._scored(self._encoder).items()
         return {split: (scored.ids, [*map(float, scored.scores)]) for split, scored in scores}
 
 
@@ -648,7 +658,7 @@ def check_named(named: str, settings: Mapping[str, Any], task: Path | None = Non
     Raises:
         ConfigError: One of them breaks a rule, which the message names, or there is none.
     """
-    groups: list[Group] = [group for group in RULES if (not RULES[group].key) == bool(task)]
+    groups: list[Group] = [group for group in RULES if (group == "task_kinds") == bool(task)]
     references = [*_references(named, groups)]
     if not references:
         names = " or ".join(RULES[group].base.__name__ for group in groups)

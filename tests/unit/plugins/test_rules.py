@@ -295,6 +295,34 @@ def test_a_plugin_that_breaks_a_rule_is_refused_by_its_name(check, group, rule):
         check(group, {}, *BROKEN[group][rule])
 
 
+PREPARED = {
+    # Once to prepare it, once for all rules, and once again where a rule compares two.
+    ("task_kinds", 3, 2): (KIND, ("# END", """
+def read(self, *given, **named):
+    print("first")
+    return RecordFiles.read(self, *given, **named)
+Examples.read = read
+def encode(self, task):
+    print("second")
+    Classification.learner.encode(self, task)
+Learner.encode = encode
+""")),
+    ("executors", 1, 4): (THREADS, ("    @contextmanager", """
+    def check(self, store, *, processes):
+        print("first")
+
+    @contextmanager"""), ("        over,", "        print('second')\n        over,")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("of", PREPARED)
+def test_rules_share_what_they_are_checked_on(check, capsys, of):
+    group, *numbers = of
+    check(group, {}, *PREPARED[of])
+    out = capsys.readouterr().out
+    assert [out.count("first"), out.count("second")] == numbers
+
+
 def test_every_rule_is_broken_here_and_on_the_page():
     for group, rules in BROKEN.items():
         assert {rule.partition(",")[0] for rule in rules} == {*RULES[group].names()}
