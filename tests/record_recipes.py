@@ -38,6 +38,8 @@ UNITS = {
     "learning_rate_scale": "",
     "max_gradient_norm": "",
     "momentum": "",
+    "rank": "",
+    "alpha": "",
     "beta1": "",
     "beta2": "",
     "epsilon": "",
@@ -57,6 +59,7 @@ RECORDS = {
     "Architecture": "dimensions",
     "PretrainedModel": "a pretrained model",
     "LearningRateConfig": "a schedule",
+    "Lora": "settings",
     "CorpusConfig": "[settings](corpora.md#text-of-single-phases)",
     **{kind.__name__: "settings" for kind in OPTIMIZERS},
     "Seeds": "settings",
@@ -148,6 +151,7 @@ def page() -> str:
         "`phases`: what every phase can set": _table(
             {**phase, "properties": {"objective": _objective(schema), **phase["properties"]}}
         ),
+        "`phases`: `lora`": _table(found["Lora"]),
         "`phases`: `mlm` and `mntp`": _table(masking, without=("objective",)),
         "`phases`: `diffusion`": _table(
             found["DiffusionPhase"], without=("objective", *phase["properties"])

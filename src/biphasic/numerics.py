@@ -34,6 +34,7 @@ PARTS: Mapping[Part, tuple[str, ...]] = {
         "model/head.py",
         "model/loading/build.py",
         "model/loading/configurations.py",
+        "model/lora.py",
         "objectives",
         "seeds.py",
         "training/loop.py",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from biphasic.config import Config
 from biphasic.data.packing import PackedBatch
@@ -42,6 +42,27 @@ class Architecture(Config):
                 f"{self.num_key_value_heads}"
             )
         return self
+
+
+class Lora(Config):
+    """Low-rank additions to a model's matrices, which train in place of its weights."""
+
+    rank: Annotated[int, Field(gt=0, le=4096)]
+    """Rank of each addition."""
+    alpha: PositiveFloat | None = None
+    """Additions are scaled by alpha / rank; by default alpha is twice the rank."""
+    targets: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Linear layers that get one, such as `q_proj`, by the end of their names; by default all in
+    the model's layers, without the language-model head."""
+
+    @property
+    def scale(self) -> float:
+        """Alpha, resolved."""
+        return 2.0 * self.rank if self.alpha is None else self.alpha
+
+    def determinants(self) -> dict[str, Any]:
+        """Return what is hashed."""
+        return {"rank": self.rank, "alpha": self.scale, "targets": sorted({*self.targets})}
 
 
 # 210m, 610m and 1b: arXiv 2507.00994, Appendix A. They hold 211.8, 607.9 and 1,187.9 million

@@ -26,6 +26,7 @@ from biphasic.data.building.config import PhaseCorpus
 from biphasic.data.rows import RowBatch
 from biphasic.errors import ConfigError, DataError
 from biphasic.facts import LOSS_UNITS, only
+from biphasic.model.shape import Lora
 from biphasic.objectives.clm import Clm
 from biphasic.objectives.contrastive import Contrastive, Distill, MarginMse
 from biphasic.objectives.lr import LearningRateConfig
@@ -308,6 +309,9 @@ class PhaseConfig(Config):
     freeze: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Parameters frozen in this phase, by name; `*` matches anything. A tied head is frozen with
     the embeddings."""
+    lora: Annotated[Lora | None, Field(exclude_if=lambda lora: lora is None)] = None
+    """Trains low-rank additions and the mask token's embedding, and no other weight. They are
+    merged when the phase ends; the next phase with `lora` begins new ones."""
     corpus: PhaseCorpus | None = None
     """Settings of the run's corpus that differ in this phase, or the folder of a finished corpus
     with the same tokenizer; by default the run's own."""

@@ -90,6 +90,10 @@ class ComputeConfig(Config):
         """Raise an error if there are more processes than rows in a step."""
         for placed in phases:
             rows = placed.batches.rows_per_step
+            if placed.phase.lora and self.processes > 1:
+                raise ConfigError(
+                    f"phases.{placed.index}.lora: one process trains it; omit compute.processes"
+                )
             if rows < self.processes:
                 raise ConfigError(
                     f"phases.{placed.index}.rows_per_step: {rows} are fewer than the "

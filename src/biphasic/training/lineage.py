@@ -56,6 +56,8 @@ def step_determinants(
     # What was added later is hashed only if it is not as it was before, which keeps old identities.
     added = {
         "rope_theta": placed.rope_theta,
+        "lora": placed.phase.lora and placed.phase.lora.determinants(),
+        "begins_lora": placed.begins_lora(step),
         "frozen": tuple(sorted(set(placed.phase.freeze))),
         "resets_optimizer": placed.resets_optimizer(step),
         "skipped": step in recipe.skip_steps,

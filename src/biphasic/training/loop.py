@@ -113,10 +113,17 @@ def train_segment(
         if ranks.is_first:
             progress.clear()
         return target
+    for border in recipe.lora_borders(start, end):  # where what is trained changes
+        options_of = {"options": options, "ranks": ranks}
+        train_segment(lineage, data, store, start=start, end=border, **options_of)
+        start = border
+    progress = Checkpoints.of(store, lineage.identities[end], start=start)
     if ranks.is_first:
         progress.remove_partials()
         bring_checkpoint(lineage, store, progress, start=start, end=end)
-    run = resume_or_start(lineage, data, store, progress, options, start=start, ranks=ranks)
+    run = resume_or_start(
+        lineage, data, store, progress, options, start=start, end=end, ranks=ranks
+    )
     if options.judge is not None and not has_head(run.model):
         raise ConfigError(
             "minimal_pairs: the model was saved without a language-model head, so it gives "

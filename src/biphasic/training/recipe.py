@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -119,10 +120,23 @@ class Recipe(RecipeSettings):
         """Return the phase of update `step`."""
         return next(placed for placed in self.placed_phases if step < placed.end)
 
+    def lora_borders(self, start: int, end: int) -> list[int]:
+        """Return the steps between two others at which LoRA begins or ends."""
+        placed = self.placed_phases
+        steps = [
+            next.start for last, next in pairwise(placed) if last.phase.lora or next.phase.lora
+        ]
+        return [step for step in steps if start < step < end]
+
     def check(self) -> None:
         """Raise an error if settings are invalid together, for any data."""
         check_step_size(self.rows_per_step, max_seqlen=self.max_seqlen)  # also of held-out losses
         check_phases(self.placed_phases)
+        if self.phases and self.phases[0].lora and self.architecture:
+            raise ConfigError(
+                "phases.0.lora: the weights are random, and would stay so; train them in a phase "
+                "before, or begin with a pretrained model"
+            )
         for step in self.skip_steps:
             if self.phases and not 0 <= step < self.total_steps:
                 raise ConfigError(

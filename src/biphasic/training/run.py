@@ -37,10 +37,12 @@ from biphasic.model.loading.build import (
 from biphasic.model.loading.configurations import extend_config, extend_context
 from biphasic.model.loading.hub import check_model
 from biphasic.model.loading.reading import loading, read_config
+from biphasic.model.lora import add_lora, load_lora, lora_targets, require_peft, split_lora
 from biphasic.numerics import running_code
 from biphasic.objectives.phases import loss_units, uses_of_head
 from biphasic.plugins import named_plugins
 from biphasic.records import HeldoutLine, LedgerEntry, StateRecord
+from biphasic.seeds import derive_seed
 from biphasic.store import state_folder
 from biphasic.training import CHECKPOINT_EVERY, HELDOUT_EVERY, HELDOUT_OBJECTIVES
 from biphasic.training.compute import ComputeConfig
@@ -127,7 +129,8 @@ class Run:
     def enter(self, phase: PlacedPhase) -> None:
         """Prepare for a phase, at its first or any later update."""
         extend_context(self.model, max_seqlen=phase.longest, rope_theta=phase.rope_theta)
-        freeze(self.model, phase.phase.freeze)
+        if phase.phase.lora is None:  # else all but its additions is frozen
+            freeze(self.model, phase.phase.freeze)
         if phase.resets_optimizer(self.step):
             self.optimizer.forget()
 
@@ -212,11 +215,13 @@ class Run:
             plugins=named_plugins(self.lineage.recipe),
         )
         buffers = {name: buffer.to("cpu") for name, buffer in saved_buffers(self.model).items()}
+        weights, lora = split_lora(self.model, taken(self.optimizer.weights.masters))
         return Snapshot(
-            weights={**taken(self.optimizer.weights.masters), **buffers},
+            weights={**weights, **buffers},
             moments=taken(self.optimizer.state_tensors()),
             record=record,
             metrics=self.log.text(),
+            lora=lora,
         )
 
     def _config(self) -> dict[str, Any]:
@@ -238,6 +243,7 @@ def resume_or_start(
     options: RunOptions,
     *,
     start: int,
+    end: int,
     ranks: ProcessGroup,
 ) -> Run:
     """Load the latest checkpoint of a segment or its start state, or initialize a new run."""
@@ -259,6 +265,13 @@ def resume_or_start(
     _check_phases(model, recipe)
     # The weights of a pretrained model were probed before the text was read.
     probed = data.pretrained.identity if data.pretrained and step == 0 else None
+    placed = recipe.phase_at(step) if step < end else None
+    if placed is not None and placed.phase.lora is not None:
+        seed = derive_seed(f"lora-{placed.start}", recipe.seeds.init_seed)
+        on_compute_device(model)  # the mask token's row is part of a table, there
+        add_lora(model, placed.phase.lora, seed=seed, mask_id=data.tokenizer.mask_id)
+        if snapshot is not None and not placed.begins_lora(step):
+            load_lora(model, snapshot.lora)
     optimizer, divided = _trainable(model, recipe, options.compute, ranks, probed=probed)
     run = Run(
         lineage=lineage,
@@ -273,7 +286,8 @@ def resume_or_start(
         code=(running_code("pretraining"),),
     )
     if snapshot is not None:
-        _resume(run, snapshot, is_checkpoint=latest is not None)
+        has_moments = placed is None or not placed.begins_lora(step)
+        _resume(run, snapshot, is_checkpoint=latest is not None, has_moments=has_moments)
     run.require_agreement()
     return run
 
@@ -304,10 +318,15 @@ def _trainable(
     return optimizer, divided
 
 
-def _resume(run: Run, snapshot: Snapshot, *, is_checkpoint: bool) -> None:
+def _resume(run: Run, snapshot: Snapshot, *, is_checkpoint: bool, has_moments: bool) -> None:
     """Continue with the moments and records of a checkpoint, or of the segment's first state."""
     record = snapshot.record
-    run.optimizer.load_state_tensors(snapshot.moments)
+    # LoRA leaves nothing to train with to the next phase, and takes nothing from the one before.
+    known = run.optimizer.weights.masters if has_moments else {}
+    moments = snapshot.moments.items()
+    run.optimizer.load_state_tensors(
+        {name: tensor for name, tensor in moments if name.rpartition(".")[0] in known}
+    )
     run.position = Position(record.step, record.rows_sha256, record.ledger)
     run.code = tuple(dict.fromkeys((*record.code, *run.code)))
     run.changes = record.changes
@@ -335,6 +354,9 @@ def _check_phases(model: PreTrainedModel, recipe: Recipe) -> None:
             )
         try:
             frozen_names(names, placed.phase.freeze)
+            if placed.phase.lora is not None:
+                require_peft()
+                lora_targets(model, placed.phase.lora)
         except ConfigError as error:
             raise ConfigError(f"phases.{placed.index}.{error}") from None
         config, first = deepcopy(model.config), first_position(model)

@@ -13,7 +13,7 @@ import math
 import shutil
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 STATE_FORMAT = "biphasic.state/1"
 # Checkpoints of a segment that is not finished; during a save, one more is on disk.
 KEPT_CHECKPOINTS = 2
+LORA = "lora.safetensors"  # of a state during or after a phase with LoRA
 _REMEDY = "delete the folder and run again"
 # Pattern of checkpoints' folders; others beside them, such as copies, are left alone.
 _STEPS = "step-" + 8 * "[0-9]"
@@ -43,6 +44,8 @@ class Snapshot:
     moments: dict[str, Tensor]  # the optimizer's tensors by name; empty before the first update
     record: StateRecord  # content of `state.json`
     metrics: str  # content of `metrics.jsonl`
+    # What LoRA trains and the matrices below, by name, to go on with; empty without LoRA.
+    lora: dict[str, Tensor] = field(default_factory=dict)
 
 
 def save_state(
@@ -53,6 +56,8 @@ def save_state(
         # safetensors marks the framework; transformers refuses files without it.
         save_tensors(snapshot.weights, partial / "model.safetensors", {"format": "pt"})
         save_tensors(snapshot.moments, partial / "optimizer.safetensors")
+        if snapshot.lora:
+            save_tensors(snapshot.lora, partial / LORA)
         _write_rest(partial, snapshot, config, tokenizer)
 
 
@@ -124,6 +129,7 @@ def load_state(folder: Path, *, identity: str, hashes: bool = True) -> Snapshot:
             moments=moments,
             record=read_state_record(folder, identity=identity),
             metrics=(folder / "metrics.jsonl").read_text(encoding="utf-8"),
+            lora=_load_lora(folder),
         )
         _check(snapshot)
     return snapshot
@@ -134,11 +140,12 @@ def _check(snapshot: Snapshot) -> None:
     bytes.fromhex(snapshot.record.rows_sha256)
     if not all(isinstance(json.loads(line), dict) for line in snapshot.metrics.splitlines()):
         raise ValueError("metrics.jsonl: a line is not a JSON object")
+    weights = {**snapshot.weights, **snapshot.lora}
     for name, tensor in snapshot.moments.items():
         weight, _, key = name.rpartition(".")
-        if weight not in snapshot.weights:
+        if weight not in weights:
             raise ValueError(f"optimizer.safetensors: {name} belongs to no weight")
-        if key != "step" and tensor.shape != snapshot.weights[weight].shape:
+        if key != "step" and tensor.shape != weights[weight].shape:
             raise ValueError(f"optimizer.safetensors: {name} has another shape than its weight")
 
 
@@ -167,6 +174,12 @@ def _load_tensors(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         {name: tensor for name, tensor in tensors.items() if name not in moments},
         {name: tensor for name, tensor in tensors.items() if name in moments},
     )
+
+
+def _load_lora(folder: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file  # noqa: PLC0415
+
+    return load_file(folder / LORA) if (folder / LORA).is_file() else {}
 
 
 def find_state(store: Path, identity: str) -> StateRecord | None:

@@ -53,6 +53,10 @@ class PlacedPhase:
         """Return whether the optimizer's moments are reset before update `step`."""
         return step == self.start and self.phase.optimizer_state == "reset"
 
+    def begins_lora(self, step: int) -> bool:
+        """Return whether new low-rank additions begin before update `step`."""
+        return step == self.start and self.phase.lora is not None
+
 
 def place_phases(
     phases: Sequence[Phase],
@@ -103,6 +107,8 @@ def check_phases(placed: Sequence[PlacedPhase]) -> None:
             for name in ("corpus", "rows_per_step") if phase.phase.reading else ():
                 if getattr(phase.phase, name) is not None:
                     raise ConfigError(f"{name}: a phase that reads pairs has none; remove it")
+            if phase.phase.lora and phase.phase.freeze:
+                raise ConfigError("freeze: lora trains no weight of the model; remove freeze")
             rows = phase.batches.rows_per_step
             if not phase.phase.reading:  # how many pairs there are limits those
                 check_step_size(rows, max_seqlen=phase.batches.max_seqlen)

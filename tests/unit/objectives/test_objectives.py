@@ -156,7 +156,7 @@ def test_known_mask():
         (
             {"objective": "clm", "mlm_probability": 0.4},
             "unknown key 'phases.0.mlm_probability' (known: corpus, freeze, learning_rate, "
-            "learning_rate_scale, max_seqlen, objective, optimizer_state, rope_theta, "
+            "learning_rate_scale, lora, max_seqlen, objective, optimizer_state, rope_theta, "
             "rows_per_step, steps)",
         ),
         (

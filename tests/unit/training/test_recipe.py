@@ -10,9 +10,11 @@ from biphasic.config import parse_config
 from biphasic.errors import ConfigError
 from biphasic.model.shape import PRESETS
 from biphasic.training import lineage as module
+from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.recipe import Recipe
+from refusals import refusals, refused
 
 GROUND = DataFingerprint(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)
 
@@ -249,6 +251,7 @@ def test_continued_runs_of_three_lengths_share_their_constant_segment():
         ({"learning_rate_scale": 0.5}, 4),
         ({"optimizer_state": "reset"}, 4),
         ({"freeze": ["lm_head.*"]}, 4),
+        ({"lora": {"rank": 4}}, 4),
         ({"max_seqlen": 128}, 4),
         ({"rows_per_step": 2}, 4),
         ({"rope_theta": 160_000.0}, 4),
@@ -269,6 +272,50 @@ def test_an_optimizer_is_reset_once():
 def test_patterns_of_frozen_parameters_are_a_set():
     one = identities(mlm(2, freeze=["a", "b"]))
     assert one == identities(mlm(2, freeze=["b", "a", "b"]))
+
+
+def test_lora_begins_at_the_first_step_of_each_phase():
+    lora = {"rank": 4}
+    specs = list(lineage(clm(1), mlm(2, lora=lora), mlm(2, lora=lora)).updates())
+    assert ["lora" in spec for spec in specs] == [False, True, True, True, True]
+    assert ["begins_lora" in spec for spec in specs] == [False, True, False, True, False]
+
+
+def test_settings_of_lora_are_hashed_as_resolved():
+    named = ({"rank": 4}, {"rank": 4, "alpha": 8, "targets": []})
+    assert len({identities(clm(1), mlm(1, lora=lora))[-1] for lora in named}) == 1
+    named = ({"targets": ["a", "b"]}, {"targets": ["b", "a", "b"]}, {}, {"alpha": 3})
+    runs = {identities(clm(1), mlm(1, lora={"rank": 4, **lora}))[-1] for lora in named}
+    assert len(runs) == 3
+
+
+def test_records_of_recipes_without_lora_are_as_before_there_was_any():
+    (phase,) = lineage(mlm(1)).recipe.model_dump(mode="json")["phases"]
+    assert "lora" not in phase
+
+
+@refusals(
+    {
+        "random weights": (
+            [{"lora": {"rank": 2}}], ConfigError, "phases.0.lora", "random", "in a phase before",
+        ),
+        "frozen as well": (
+            [{}, {"lora": {"rank": 2}, "freeze": ["a"]}], ConfigError, "phases.1.freeze", "remove",
+        ),
+        "no rank": ([{}, {"lora": {}}], ConfigError, "phases.1.lora.rank"),
+        "rank 0": ([{}, {"lora": {"rank": 0}}], ConfigError, "phases.1.lora.rank"),
+        "alpha 0": ([{}, {"lora": {"rank": 1, "alpha": 0}}], ConfigError, "lora.alpha"),
+        "an unknown key": ([{}, {"lora": {"rank": 1, "dropout": 0.1}}], ConfigError, "dropout"),
+    }
+)  # fmt: skip
+def test_lora_that_cannot_train_is_refused(given, error, parts):
+    refused(error, parts, lambda: identities(*(mlm(2, **phase) for phase in given)))
+
+
+def test_one_process_trains_lora():
+    recipe = lineage(clm(1), mlm(1, lora={"rank": 2})).recipe
+    parts = ["phases.1.lora", "one process", "omit compute.processes"]
+    refused(ConfigError, parts, ComputeConfig(processes=2).check_rows, recipe.placed_phases)
 
 
 def test_a_phase_may_read_another_corpus():

@@ -237,7 +237,8 @@ class _FastEuroBertMLP(EuroBertMLP):
 
 def _products(input: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
     """Return what each linear layer makes of the same input."""
-    if any(layer.bias is not None for layer in layers):
+    # A layer with LoRA is more than its weight.
+    if any(type(layer) is not FastLinear or layer.bias is not None for layer in layers):
         return tuple(layer(input) for layer in layers)
     return _Products.apply(input, *(layer.weight for layer in layers))
 

@@ -129,13 +129,13 @@ def _phase_stretches(
 ) -> Iterator[Stretch]:
     """Yield the stretches of a phase as if no step were skipped."""
     first = placed.start
-    if placed.resets_optimizer(first):
+    if placed.resets_optimizer(first) or placed.begins_lora(first):
         yield canonical_json(step_determinants(placed, first, recipe, fingerprint)), 1
         first += 1
     if first == placed.end:
         return
     update = step_determinants(placed, first, recipe, fingerprint)
-    for name in ("resets_optimizer", "skipped"):
+    for name in ("resets_optimizer", "begins_lora", "skipped"):
         update.pop(name, None)
     if is_steady(placed):
         head, tail = _around_rate(update)

@@ -233,6 +233,8 @@ def _phase_name(placed: PlacedPhase) -> str:
         parts.append("reset")
     if phase.freeze:
         parts.append("frozen")
+    if phase.lora:
+        parts.append(f"lora{phase.lora.rank}")
     if phase.corpus:
         parts.append(short_corpus_name(phase.corpus))
     if phase.max_seqlen:

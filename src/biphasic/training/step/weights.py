@@ -105,7 +105,7 @@ class MasterWeights:
     def publish(self) -> None:
         """Round the masters into the working copies."""
         for name, parameter in self.working.items():
-            if self.masters[name] is not parameter:
+            if self.masters[name] is not parameter and parameter.requires_grad:  # others are equal
                 parameter.copy_(self.masters[name])
 
 
