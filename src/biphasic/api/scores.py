@@ -67,8 +67,10 @@ class Analyze(Reading):
     Example:
         >>> from biphasic import analyze
         >>> analysis = analyze("runs/mine")
-        >>> sorted(analysis.frame["model"])
+        >>> sorted(analysis.means["model"])
         ['floor:majority', 'mlm', 'reference:bag-of-words']
+        >>> sorted(analysis.frame["split"].unique())
+        ['test', 'validation']
     """
 
     def __call__(self) -> Analysis:
@@ -91,7 +93,7 @@ class Analyze(Reading):
 class Compare(Reading):
     """Test whether models differ: those that the study planned, and the best with all others.
 
-    Arguments and errors are those of `analyze`; the command is `biphasic analyze --compare`.
+    Other arguments and errors are those of `analyze`; the command is `biphasic analyze --compare`.
 
     Example:
         >>> from biphasic import compare
@@ -99,8 +101,14 @@ class Compare(Reading):
         0
     """
 
+    _: KW_ONLY
+    pairs: Sequence[tuple[str, str]] = ()
+    """Compare these pairs of models instead, which are corrected together."""
+
     def __call__(self) -> Comparisons:
-        return Analyze(**self.values())().compare()
+        values = self.values()
+        pairs = values.pop("pairs")
+        return Analyze(**values)().compare(pairs)
 
 
 class Claims(Selection):

@@ -153,8 +153,8 @@ def test_page_and_files_tell_planned_from_exploratory(study):
     assert "Exploratory" not in first
     assert "Exploratory: clm is" in second
     found = compare(study[0], by_pretraining=True).table()
-    assert [(row["dataset"], row["is_planned"]) for row in found] == [
-        ("pydocs-sc", True), ("pydocs-tc", False),
+    assert [(row["dataset"], row["kind"]) for row in found] == [
+        ("pydocs-sc", "planned"), ("pydocs-tc", "exploratory"),
     ]  # fmt: skip
 
 

@@ -209,6 +209,13 @@ def replicated_study(tmp_path, *, seeds):
     return folder, store
 
 
+def test_frames_of_recipes_have_their_single_runs(replicated):
+    frames = [analyze(replicated[0], by_pretraining=one).frame for one in (True, False)]
+    assert frames[0].equals(frames[1])
+    assert frames[0]["model"].nunique() == 6
+    assert {*analyze(replicated[0], by_pretraining=True).means["num_seeds"]} == {3}
+
+
 def test_models_have_an_optimizer_and_the_tokens_that_they_predicted(replicated):
     folder, store = replicated
     record = json.loads((folder / "study.json").read_text())

@@ -73,11 +73,15 @@ def test_notebooks_show_what_is_computed_from_shipped_records(unpacked, archive,
         shown = analysis._repr_html_()
         models = analysis.scores.models
         assert shown.count("<svg") == (len(models) <= 40)
-        assert len(analysis.frame) > len(analysis.scores.baseline_cells)
-        scores = analysis.scores
-        assert len(analysis.frame) == len(scores.cells) + len(scores.baseline_cells)
-        if len(analysis.frame) <= 60:  # longer tables are cut
-            assert shown.count("<tr") == 1 + len(analysis.frame)
+        scores, means = analysis.scores, analysis.means
+        assert len(means) == len(scores.cells) + len(scores.baseline_cells)
+        if len(means) <= 60:  # longer tables are cut
+            assert shown.count("<tr") == 1 + len(means)
+        frame, known = analysis.frame, means.set_index(["model", "dataset"])["mean"].dropna()
+        tests = frame[frame.is_selected & (frame.split == "test")]
+        of_runs = tests.groupby(["model", "dataset"]).value.mean()
+        averages = known.index.get_level_values("dataset").str.endswith(" Average")
+        assert of_runs.to_dict() == pytest.approx(known[~averages].to_dict())
         assert "<table" in biphasic.claims(folder)._repr_html_()
         compared = biphasic.compare(folder)
         assert ("<table" in compared._repr_html_()) == bool(list(compared.results()))

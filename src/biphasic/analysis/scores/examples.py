@@ -43,6 +43,11 @@ class RunExamples:
         without = self.combine(self.terms.sum(axis=1, keepdims=True) - self.terms)
         return (len(without) - 1) * (without.mean() - without)
 
+    @property
+    def scores(self) -> Array:
+        """The score of each example as a share; F1 has pseudo-values, with its value as mean."""
+        return self.value + self.influences
+
     def grouped(self, groups: NDArray[np.int64]) -> RunExamples:
         """Return examples that are sums of groups; `groups` has the number of each one's group."""
         terms = np.stack([np.bincount(groups, weights=row) for row in self.terms])

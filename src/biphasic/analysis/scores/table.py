@@ -128,6 +128,7 @@ class Score:
     rate_spread: Mapping[int, float] | None = None
     # Test scores over seeds at each learning rate, in percentage points.
     by_rate: Mapping[float, Sequence[float]] = field(default_factory=dict)
+    runs: Sequence[GridScore[Any]] = ()  # those with scores, as shares
 
 
 _UNKNOWN = Score(None)
@@ -344,6 +345,7 @@ def score_of_grid(
         num_rates=len(by_rate) or None,
         rate_spread=spreads or None,
         by_rate=by_rate,
+        runs=runs,
     )
 
 
@@ -408,6 +410,7 @@ def at_one_rate(scores: Scores) -> Scores:
             estimate=estimate([*score.at_one_rate.values()], convention=scores.convention),
             by_seed=score.at_one_rate,
             num_rates=score.num_rates and 1,
+            runs=[run for run in score.runs if run.rate == score.one_rate],
         )
         for key, score in scores.cells.items()
         if score.at_one_rate is not None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,8 +12,8 @@ from numpy.typing import NDArray
 from rich.table import Table
 from rich.text import Text
 
-from biphasic.analysis.estimate import LEVEL, Estimate
-from biphasic.analysis.scores.table import AT_END, DatasetInfo, Score, Scores
+from biphasic.analysis.estimate import LEVEL, Estimate, best_per_seed
+from biphasic.analysis.scores.table import AT_END, PERCENT, DatasetInfo, Planned, Score, Scores
 from biphasic.analysis.statistics.compare import (
     Family,
     ModelComparison,
@@ -24,6 +25,8 @@ from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.statistics.variance import variance_split
 from biphasic.analysis.text import csv_text, flat, listing, plain, score_text, short
 from biphasic.analysis.words import coverage_sentence, selection_sentence, words
+from biphasic.config import nearest
+from biphasic.errors import ConfigError, DataError
 from biphasic.palette import objective_styles
 from biphasic.shown import Shown, inline, table_lines
 
@@ -102,16 +105,18 @@ def comparison_sentence(
     return words().comparison(comparison, *shown)
 
 
-def compared(families: Iterable[Family]) -> Iterator[ModelComparison]:
+def compared(
+    families: Iterable[Family], *, only_planned: bool = False
+) -> Iterator[ModelComparison]:
     """Yield the planned comparisons, and those of each dataset's best model with the others."""
     for family in families:
-        yield from family.of_plan
-        yield from (one for one in family.with_best if not one.is_planned)
+        others = () if only_planned else family.with_best
+        yield from (*family.of_plan, *(one for one in others if not one.is_planned))
 
 
-def _rows(families: Iterable[Family], names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def _rows(found: Iterable[ModelComparison], names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Yield a row for each comparison; `names` are those of the models in files."""
-    for one in compared(families):
+    for one in found:
         low, high = one.interval or (None, None)
         yield {
             "kind": "planned" if one.is_planned else "exploratory", "dataset": one.dataset,
@@ -126,22 +131,25 @@ def _rows(families: Iterable[Family], names: Mapping[str, str]) -> Iterator[dict
 
 def comparisons_csv(families: Iterable[Family], names: Mapping[str, str]) -> str:
     """Write the comparisons of a study; numbers read back exactly."""
-    return csv_text(_COLUMNS, (row.values() for row in _rows(families, names)))
+    return csv_text(_COLUMNS, (row.values() for row in _rows(compared(families), names)))
 
 
-def comparison_lines(scores: Scores) -> Iterator[str]:
+def comparison_lines(scores: Scores, *, only_planned: bool = False) -> Iterator[str]:
     """Yield the difference between each dataset's best and next model, with its certainty."""
     for dataset in scores.datasets:
         order = ranked(scores, dataset.name)
         if len(order) < 2:
             continue
         family = family_of(scores, dataset.name)
-        comparisons = family.with_best
-        yield f"{plain(dataset.name)}:"
-        if family.is_too_large:
-            planned = [comparison_sentence(one, scores.short_labels) for one in family.of_plan]
-            yield from (f"  {text}" for text in (*planned, words().method(family)))
+        if only_planned and not family.of_plan:
             continue
+        yield f"{plain(dataset.name)}:"
+        if family.is_too_large or only_planned:
+            planned = [comparison_sentence(one, scores.short_labels) for one in family.of_plan]
+            method = [] if only_planned else [words().method(family)]
+            yield from (f"  {text}" for text in (*planned, *method))
+            continue
+        comparisons = family.with_best
         best, closest = plain(scores.labels[order[0]]), comparisons[0]
         yield from (
             f"  Planned: {comparison_sentence(one, scores.short_labels)}"
@@ -262,6 +270,38 @@ _FACTORS = (
     "size", "parameters", "objective", "mask_rate", "clm_steps", "mlm_steps", "total_steps",
     "start", "continued_steps", "is_final", "flops", "labels", "optimizer", "attention", "group",
 )  # fmt: skip
+_RUN_TYPES = {
+    "model": object, "dataset": object, "task": object, "metric": object, "rate": float,
+    "seed": "Int64", "split": object, "value": float, "is_selected": bool,
+}  # fmt: skip
+
+
+def run_rows(scores: Scores) -> Iterator[tuple[Any, ...]]:
+    """Yield the columns of `_RUN_TYPES` for each run and split, or for a mean without its runs."""
+    models = (*scores.models, *scores.baselines)
+    for dataset, model in product(scores.datasets, models):
+        score = scores.get(model.name, dataset.name)
+        if dataset.is_average or score.estimate is None:
+            continue
+        known = scores.written_names[model.name], dataset.name, dataset.task, dataset.metric
+        chosen = {run.seed: run.rate for run in best_per_seed(score.runs)}
+        for run in score.runs:
+            of_run = (None, None) if dataset.is_zero_shot else (run.rate, run.seed)
+            is_chosen = chosen[run.seed] == run.rate
+            if not dataset.is_zero_shot:  # whose only run no validation chose
+                yield *known, *of_run, "validation", PERCENT * run.validation, is_chosen
+            yield *known, *of_run, "test", PERCENT * run.test, is_chosen
+        if not score.runs:
+            for seed, value in (score.by_seed or {None: score.estimate.mean}).items():
+                yield *known, None, None if dataset.is_zero_shot else seed, "test", value, True
+
+
+def _with_factors(frame: DataFrame, scores: Scores) -> DataFrame:
+    from biphasic.analysis.figures.catalog import models_of  # noqa: PLC0415 - loads pandas
+
+    models = models_of(replace(scores, models=(*scores.models, *scores.baselines)))
+    factors = models[["model", *_FACTORS]].drop_duplicates("model")
+    return frame if frame.empty else frame.merge(factors, on="model", how="left")
 
 
 @dataclass(frozen=True, repr=False)
@@ -282,13 +322,35 @@ class Analysis(Shown):
 
     @property
     def frame(self) -> DataFrame:
-        """The same table of pandas, with the factors of the models as further columns."""
-        from biphasic.analysis.figures.catalog import models_of  # noqa: PLC0415
+        """A row of pandas for each run and split, with the factors of its model as columns."""
+        from pandas import DataFrame  # noqa: PLC0415 - takes half a second
 
-        frame, models = super().frame, models_of(self.scores)[["model", *_FACTORS]]
-        if frame.empty:
-            return frame
-        return frame.merge(models.drop_duplicates("model"), on="model", how="left")
+        scores = self.scores.runs or self.scores
+        rows = DataFrame(run_rows(scores), columns=[*_RUN_TYPES]).astype(_RUN_TYPES)
+        return _with_factors(rows, scores)
+
+    @property
+    def means(self) -> DataFrame:
+        """A row of pandas for each model and dataset: `table`, and the factors of the model."""
+        return _with_factors(super().frame, self.scores)
+
+    def examples(self, dataset: str) -> DataFrame:
+        """Return scores of test examples: a row for each, a column for each model and seed."""
+        # Of the selected runs. Models may have read other examples, whose scores are then NaN.
+        from pandas import Index, Series, concat  # noqa: PLC0415 - takes half a second
+
+        read, scores = self.scores.examples, self.scores
+        if read is None:
+            raise DataError(f"{scores.source}: no scores of single examples")
+        columns = {}
+        for model in (*scores.models, *scores.baselines):
+            if scores.get(model.name, scores.dataset(dataset).name).estimate:
+                found = read(model.name, dataset)
+                ids = Index(found.ids, name="example")
+                for seed, run in found.by_seed.items():
+                    values = Series((PERCENT * run.scores).round(9) + 0.0, ids)  # no -0.0
+                    columns[scores.written_names[model.name], seed] = values
+        return concat(columns, axis=1, names=["model", "seed"])
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers, as `--json` prints them."""
@@ -322,9 +384,17 @@ class Analysis(Shown):
         titles = {dataset.name: dataset.name for dataset in self.scores.datasets}
         return inline(to_svg(draw_strips(self.scores, by_model, titles), name="scores"))
 
-    def compare(self) -> Comparisons:
-        """Test whether the best model of each dataset differs from the others."""
-        return Comparisons(self.scores)
+    def compare(self, pairs: Sequence[tuple[str, str]] = ()) -> Comparisons:
+        """Test whether pairs of models differ, by default the best of each dataset and others."""
+        scores = self.scores
+        names = {written: name for name, written in scores.written_names.items()}
+        if unknown := [name for pair in pairs for name in pair if name not in names]:
+            raise ConfigError(f"pairs: no model '{unknown[0]}'{nearest(unknown[0], [*names])}")
+        datasets = tuple(one.name for one in scores.datasets if not one.is_average)
+        planned = tuple(Planned((names[a],), (names[b],), datasets) for a, b in pairs)
+        return Comparisons(
+            replace(scores, planned=planned or scores.planned), only_planned=bool(pairs)
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -333,24 +403,27 @@ class Comparisons(Shown):
 
     Attributes:
         scores: The table of scores that is tested.
+        only_planned: Whether all comparisons were named beforehand.
     """
 
     scores: Scores
+    only_planned: bool = False
 
     def results(self) -> Iterator[ModelComparison]:
         """Yield the planned comparisons, and those of each dataset's best model with the others."""
-        return compared(self._families())
+        return compared(self._families(), only_planned=self.only_planned)
 
     def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return a row for each comparison; `p` is corrected."""
+        """Return a row for each comparison; `n` counts what it is over: pairs, or examples."""
         return [
-            {**row, "p": row["p_corrected"], "is_planned": row["kind"] == "planned"}
-            for row in _rows(self._families(), self.scores.written_names)
-        ]
+            {**row, "p": row["p_value"], "p_adjusted": row["p_corrected"],
+             "n": row["num_pairs"] if row["num_pairs"] > 1 else row["num_clusters"]}
+            for row in _rows(self.results(), self.scores.written_names)
+        ]  # fmt: skip
 
     def _families(self) -> Iterator[Family]:
         return (family_of(self.scores, dataset.name) for dataset in self.scores.datasets)
 
     def lines(self) -> Iterator[str]:
         """Return the comparisons in sentences."""
-        return map(plain, comparison_lines(self.scores))
+        return map(plain, comparison_lines(self.scores, only_planned=self.only_planned))
