@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start many processes; without stored bytecode each would compile all of the package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install quickstart test test-quick test-slurm soak fuzz mutations snapshots numerics lint format types docs check release bench lock clean
+.PHONY: help install quickstart test test-quick test-slurm test-engines soak fuzz mutations snapshots numerics lint format types docs check release bench lock clean
 
 help:  ## Show this list.
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -65,6 +65,9 @@ fuzz: $(INSTALLED)  ## Read damaged and hostile inputs of every kind: half an ho
 
 soak: $(INSTALLED)  ## Inject faults into runs for 20 minutes, and count them in docs/recovery.md.
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m soak.run
+
+test-engines: $(INSTALLED)  ## Serve exports by other engines, and compare vectors: an hour.
+	OMP_NUM_THREADS=1 $(BIN)/python tests/engines/run.py
 
 mutations: $(INSTALLED)  ## Break the source in ways that tests must notice, one at a time.
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutations/run.py

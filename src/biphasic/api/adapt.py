@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from biphasic.api.training import Training
 from biphasic.api.verb import Function, Revision, option
 from biphasic.errors import ConfigError
+from biphasic.export import As
 from biphasic.files import expanded
 from biphasic.training import HELDOUT_OBJECTIVES
 
@@ -102,6 +103,8 @@ class Adapt(Training, Revision):
     """Seed of masks and data order. Default: the state's, else 0."""
     format: Format = option(default="sentence-transformers", type=str)
     """hf, sentence-transformers or onnx; see `biphasic export`."""
+    as_: As = option(default="auto", flag="--as", choices=get_args(As), type=str)
+    """auto, eurobert, llama or own; see `biphasic export`."""
 
     def __call__(self) -> Path:
         from biphasic.export.output import find_made, refuse_existing
@@ -116,7 +119,7 @@ class Adapt(Training, Revision):
 
         compute = parse_compute(self.compute, threads=self.threads)
         store, out = self.store, expanded(self.out)
-        check_format(self.format)
+        check_format(self.format, self.as_)
         find_made(out)
         look_in(store)
         with self.computing(), viewed_in_wandb(self.wandb):
@@ -129,7 +132,7 @@ class Adapt(Training, Revision):
                     refuse_existing(out)
                 else:
                     self.say(other.note())
-            if find_made(out, export_inputs(state, format=self.format)):
+            if find_made(out, export_inputs(state, format=self.format, as_=self.as_)):
                 self.say(
                     f"{out}: already made from the same model, text and settings; nothing to do"
                 )
@@ -156,7 +159,7 @@ class Adapt(Training, Revision):
             )
             self.say(f"state: {trained}")
             with progress_bar(self.console, "exporting"):
-                return write_export(trained, out, format=self.format, say=self.say)
+                return write_export(trained, out, format=self.format, as_=self.as_, say=self.say)
 
     def print_config(self) -> str:
         """Return the recipe that would be trained, as a recipe file."""
@@ -175,7 +178,9 @@ class Adapt(Training, Revision):
 
     def _planned(self, compute: ComputeConfig) -> tuple[Recipe, DataPaths, Continuation | None]:
         """Check the model and build the corpus; return the recipe, its data, and an earlier run."""
+        from biphasic.export.hf import check_as
         from biphasic.model.loading.hub import fetch_model
+        from biphasic.model.loading.reading import read_config
         from biphasic.progress import progress_bar
         from biphasic.study.inputs.corpus import locate_corpus, prepare_corpus
         from biphasic.study.inputs.models import check_model, find_continuation, is_state
@@ -183,6 +188,7 @@ class Adapt(Training, Revision):
         settings = self._checked()
         with progress_bar(self.console, "reading the model"):
             local = fetch_model(self.model, revision=self.revision)
+        check_as(self.as_, read_config(local.folder), where=str(self.model))
         recipe = self._first_run(local)
         recipe.check()
         if not is_state(local):  # whose own run may have more rows

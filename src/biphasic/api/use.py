@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from biphasic.api.verb import Computing, Device, Function, Quiet, Revision, Verb, option
 from biphasic.errors import ConfigError
-from biphasic.export import MAX_SHARD_SIZE
+from biphasic.export import MAX_SHARD_SIZE, As
 from biphasic.files import expanded
 from biphasic.model.compute.device import computing_on, parse_device
 
@@ -207,6 +207,9 @@ class ExportModel(Revision, Quiet):
     format: Format = option(default="hf", type=str)
     """hf (transformers), sentence-transformers (also loads in transformers), or onnx (onnxruntime
     only)."""
+    as_: As = option(default="auto", flag="--as", choices=get_args(As), type=str)
+    """Class of an encoder of Llama's shape: auto (eurobert), eurobert, llama (for engines that read
+    `is_causal: false`), or own (code in the folder, for older releases of transformers)."""
     precision: Precision = option(default="fp32", choices=("fp32", "bf16"))
     """Precision of the weights."""
     max_shard_size: str = MAX_SHARD_SIZE
@@ -222,6 +225,7 @@ class ExportModel(Revision, Quiet):
                 expanded(self.out),
                 say=self.say,
                 format=self.format,
+                as_=self.as_,
                 dtype=DTYPES[self.precision],
                 max_shard_size=self.max_shard_size,
                 revision=self.revision,

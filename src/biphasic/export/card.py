@@ -45,6 +45,7 @@ from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.records import PAIR_TEMPLATE, HeadRecord
 
 _TEMPLATE = Path(__file__).with_name("card.md.j2")
+_ENGINES = Path(__file__).with_name("engines.json")  # written by `make test-engines`
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 # Hub ids of our metrics, where they differ.
 _METRIC_IDS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
@@ -64,6 +65,7 @@ class Export:
     source: Source
     name: str
     format: str  # `hf`, `sentence-transformers` or `onnx`
+    as_: str  # `auto`, `eurobert`, `llama` or `own`
     dtype: str
     vectors: TrainedVectors  # how the folder makes vectors of texts
     written: WrittenModel  # files that were written
@@ -109,18 +111,33 @@ def write_export_card(folder: Path, export: Export) -> None:
                 *([] if export.vectors.causal else ["bidirectional"]),
                 "biphasic",
                 *([] if is_hf else [export.format]),
+                *(["custom_code"] if export.written.needs_code else []),
             ],
         },
         export=export,
+        engines=engines_tried(export.as_, is_graph=export.format == "onnx"),
         state=source.state,
         vectors=as_trained if as_trained.causal == export.vectors.causal else export.vectors,
         auto_classes=_auto_classes(export),
         # Old releases run these models causally without a warning.
-        has_direction=export.format != "onnx" and is_open(export.config),
+        has_direction=export.format != "onnx"
+        and is_open(export.config)
+        and not export.written.needs_code,
         differences=[f"{k} {share:.0e}" for k, share in export.reloaded.differences.items()],
         tolerance=TOLERANCE,
         **facts,
     )
+
+
+def engines_tried(as_: str, *, is_graph: bool) -> dict[str, list[str]]:
+    """Return the engines that were tried with exports of a form, by what they made of them."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for engine in read_json(_ENGINES):
+        if engine["is_graph"] == is_graph and as_ in engine["outcomes"]:
+            found[engine["outcomes"][as_]["outcome"]].append(
+                f"{engine['name']} {engine['version']}"
+            )
+    return found
 
 
 def _mean_score(score: TaskScore) -> EvalResult:
@@ -142,6 +159,8 @@ def _mean_score(score: TaskScore) -> EvalResult:
 
 def _auto_classes(export: Export) -> list[str]:
     """Return the transformers classes that can fine-tune the model."""
+    if export.written.needs_code:
+        return []
     classes = {
         "AutoModelForMaskedLM": MODEL_FOR_MASKED_LM_MAPPING if export.fills_masks else {},
         "AutoModelForSequenceClassification": MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,

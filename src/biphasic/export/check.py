@@ -189,6 +189,7 @@ def check_export(
         "spelt": reference.spelt,
         "head": None if written.logits is None else written.architecture,
         "embedded": reference.embedded if has_pooling else [],
+        "needs_code": written.needs_code,
         "tolerance": TOLERANCE,
         "rounding": _ROUNDING,
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +18,12 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import EuroBertConfig, LlamaConfig, PretrainedConfig, PreTrainedModel
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError, naming
+from biphasic.export import As
+from biphasic.export import bidirectional_llama as own
 from biphasic.export.output import refuse_existing
 from biphasic.files import digest, expanded, read_json, read_json_object, write_json
 from biphasic.locks import sole_writer
@@ -122,6 +125,7 @@ class WrittenModel:
     logits: Tensor | None
     num_parameters: int  # written; tied ones count once
     was_decoder: bool  # the source belongs to a decoder family
+    needs_code: bool = False  # the class is a file of the folder
 
 
 @torch.no_grad()
@@ -134,12 +138,15 @@ def write_model(
     probe: list[int],
     with_head: bool = True,
     causal: bool = False,
+    as_: As = "auto",
 ) -> WrittenModel:
     """Write `config.json` and weights as safetensors, in files up to `max_shard_size`."""
     source_config = read_config(source.folder)
     was_decoder = is_decoder(source_config)
-    direction = causal_config if causal else bidirectional_config
-    config = direction(source_config, source.tokenizer)
+    if causal:
+        config = causal_config(source_config, source.tokenizer)
+    else:
+        config = bidirectional_config(source_config, source.tokenizer, as_)
     if with_head:
         model, has_head = _load(source.folder, config)
     else:
@@ -158,15 +165,32 @@ def write_model(
     with loading(source.folder), naming(folder):
         model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
     write_older_rope(folder / "config.json")
+    if as_ == "own":
+        _write_own_class(folder)
     # Meant for decoders; an encoder generates nothing.
     (folder / "generation_config.json").unlink(missing_ok=True)
     return WrittenModel(
         config=model.config,
-        architecture=type(model).__name__,
+        architecture=read_json_object(folder / "config.json")["architectures"][0],
         logits=logits,
         num_parameters=model.num_parameters(),
         was_decoder=was_decoder,
+        needs_code=as_ == "own",
     )
+
+
+def _write_own_class(folder: Path) -> None:
+    """Turn a written Llama into one of the class in `bidirectional_llama.py`, and add that file."""
+    config, model = own.BidirectionalLlamaConfig, own.BidirectionalLlamaModel
+    classes = {"AutoConfig": config.__name__, "AutoModel": model.__name__}
+    file = Path(own.__file__)
+    changes = {
+        "model_type": config.model_type,
+        "architectures": [model.__name__],
+        "auto_map": {auto: f"{file.stem}.{name}" for auto, name in classes.items()},
+    }
+    write_json(folder / "config.json", {**read_json_object(folder / "config.json"), **changes})
+    shutil.copyfile(file, folder / file.name)
 
 
 def write_older_rope(path: Path) -> None:
@@ -206,16 +230,44 @@ def round_weights(model: PreTrainedModel, dtype: Dtype) -> None:
             tensor.copy_(tensor.to(getattr(torch, dtype)))
 
 
-def bidirectional_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:
+def check_as(as_: As, config: PretrainedConfig, *, where: Path | str, causal: bool = False) -> None:
+    """Raise an error if a model cannot be written in a form; `causal` ones read left to right."""
+    if as_ == "auto":
+        return
+    if causal and as_ != "llama":
+        raise ConfigError(
+            f"as: this state was trained to read from left to right, and {as_} reads in both "
+            "directions; use --as auto or llama, or --format hf"
+        )
+    if type(config) is EuroBertConfig or eurobert_config(config) is not None:
+        return
+    if type(config) is not LlamaConfig:
+        raise ModelError(
+            f"{where}: as: {as_} has the weights of a Llama, and a model of type "
+            f"'{config.model_type}' has others; use --as auto"
+        )
+    if as_ == "eurobert":
+        raise ModelError(
+            f"{where}: as: eurobert has no biases in its feed-forward layers, and no windows; use "
+            "--as auto or llama"
+        )
+
+
+def bidirectional_config(
+    config: PretrainedConfig, tokenizer: TextTokenizer, as_: As = "auto"
+) -> PretrainedConfig:
     """Return the configuration with which transformers runs a model in both directions.
 
     Models of Llama's architecture become `eurobert`, which is bidirectional and has an encoder's
-    classes; other decoders get `is_causal: false`.
+    classes, unless they shall be `llama`; other decoders get `is_causal: false`.
     """
     if "mask" in tokenizer.special_ids:
         config.mask_token_id = tokenizer.mask_id
-    native = eurobert_config(config)
-    if native is not None:
+    if as_ in ("llama", "own"):
+        config = llama_config(config) or config
+        open_both_ways(config)
+        config.use_bidirectional_attention = True  # as text-embeddings-inference reads it
+    elif (native := eurobert_config(config)) is not None:
         config = native
     elif is_decoder(config):
         open_both_ways(config)

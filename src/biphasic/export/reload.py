@@ -18,6 +18,7 @@ from pathlib import Path
 # An isolated interpreter ignores packages installed for a single user.
 sys.path.extend(part for part in sys.argv[2:] if part not in sys.path)
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_MODULES_CACHE"] = str(Path(sys.argv[1]) / "modules")  # for a class in the folder
 
 import torch
 import transformers
@@ -26,6 +27,7 @@ from safetensors.torch import load_file, save_file
 WORK = Path(sys.argv[1])
 REQUEST = json.loads((WORK / "request.json").read_text(encoding="utf-8"))
 FOLDER = REQUEST["folder"]
+OWN_CODE = {"trust_remote_code": REQUEST["needs_code"]}
 
 
 def padded(sequences: list[list[int]], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -39,7 +41,7 @@ def padded(sequences: list[list[int]], pad_id: int) -> tuple[torch.Tensor, torch
 @torch.no_grad()
 def states(dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Return hidden states alone, in a padded batch, and after a change to a later token."""
-    model = transformers.AutoModel.from_pretrained(FOLDER, dtype=dtype).eval()
+    model = transformers.AutoModel.from_pretrained(FOLDER, dtype=dtype, **OWN_CODE).eval()
     tensors = {}
     sequences = REQUEST["sequences"]
     for number, sequence in enumerate(sequences):
@@ -66,7 +68,7 @@ def embeddings(dtype: torch.dtype) -> torch.Tensor:
     """Return the embeddings of the texts by sentence-transformers."""
     from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - only if requested
 
-    model = SentenceTransformer(FOLDER, device="cpu", model_kwargs={"dtype": dtype})
+    model = SentenceTransformer(FOLDER, device="cpu", model_kwargs={"dtype": dtype}, **OWN_CODE)
     return model.encode(REQUEST["embedded"], convert_to_tensor=True)
 
 

@@ -26,12 +26,13 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from biphasic.config import nearest
 from biphasic.errors import ConfigError, ModelError, install_command
-from biphasic.export import MAX_SHARD_SIZE
+from biphasic.export import MAX_SHARD_SIZE, As
 from biphasic.export.card import Export, write_export_card
 from biphasic.export.check import check_export, read_reference
 from biphasic.export.hf import (
     Dtype,
     Source,
+    check_as,
     open_source,
     write_model,
     write_sentence_transformers,
@@ -55,12 +56,14 @@ Format = Literal["hf", "sentence-transformers", "onnx"]
 _SIZE = re.compile(r"[1-9]\d*(KB|MB|GB)")
 
 
-def check_format(format: str) -> None:
-    """Raise an error if a format is unknown or its packages are missing."""
+def check_format(format: str, as_: As = "auto") -> None:
+    """Raise an error if a format is unknown, has no such form, or lacks packages."""
     if format not in (known := get_args(Format)):
         raise ConfigError(f"format: unknown value '{format}'{nearest(format, known)}")
     if format == "onnx":
         _require_packages()
+        if as_ == "own":
+            raise ConfigError("as: own is code for torch, and a graph needs none; use --as llama")
 
 
 def write_export(
@@ -69,19 +72,23 @@ def write_export(
     *,
     say: Say,
     format: Format = "hf",
+    as_: As = "auto",
     dtype: Dtype = "float32",
     max_shard_size: str = MAX_SHARD_SIZE,
     revision: str | None = None,
 ) -> Path:
     """Write a model as a folder that works without biphasic, and verify it; see `export_model`."""
-    check_format(format)
+    check_format(format, as_)
     if not _SIZE.fullmatch(max_shard_size):
         raise ConfigError(f"max_shard_size: '{max_shard_size}' is not a size such as 5GB or 500MB")
     if format == "onnx" and dtype != "float32":
         raise ConfigError("precision: bf16 is not supported for ONNX; use fp32")
-    settings: dict[str, Any] = {"format": format, "dtype": dtype, "max_shard_size": max_shard_size}
+    settings: dict[str, Any] = {"format": format, "as_": as_, "dtype": dtype}
+    settings["max_shard_size"] = max_shard_size
     find_made(out)
     source = open_source(model, revision=revision)
+    causal = format != "hf" and TrainedVectors.of(source.state).causal
+    check_as(as_, read_config(source.folder), where=source.folder, causal=causal)
     inputs = export_inputs(source.identity, **settings)
     if find_made(out, inputs):
         say(f"{out}: already made from the same model and settings; nothing to do")
@@ -136,10 +143,17 @@ def _write_with_graph(source: Source, folder: Path, name: str, say: Say, **setti
 
 
 def export_inputs(
-    identity: str, *, format: Format, dtype: Dtype = "float32", max_shard_size: str = MAX_SHARD_SIZE
+    identity: str,
+    *,
+    format: Format,
+    as_: As = "auto",
+    dtype: Dtype = "float32",
+    max_shard_size: str = MAX_SHARD_SIZE,
 ) -> dict[str, str]:
     """Return everything that determines an export's content."""
     settings = {"format": format, "dtype": dtype, "max_shard_size": max_shard_size}
+    if as_ != "auto":  # Exports have the identities that they had before there were forms.
+        settings["as"] = as_
     return {"command": "export", "model": identity, **settings}
 
 
@@ -150,6 +164,7 @@ def _write(
     say: Say,
     *,
     format: Format,
+    as_: As,
     dtype: Dtype,
     max_shard_size: str,
 ) -> Export:
@@ -165,9 +180,11 @@ def _write(
         dtype=dtype,
         max_shard_size=max_shard_size,
         probe=reference.sequences[0],
-        # Training on pairs leaves the head behind, and libraries would warn of its weights.
-        with_head=not vectors.is_on_pairs,
+        # Training on pairs leaves the head behind, and libraries would warn of its weights. A Llama
+        # that reads both ways has no class with a head.
+        with_head=not vectors.is_on_pairs and as_ in ("auto", "eurobert"),
         causal=vectors.causal,
+        as_=as_,
     )
     write_tokenizer(source.tokenizer, folder, max_seqlen=source.max_seqlen)
     if has_pooling:
@@ -184,7 +201,7 @@ def _write(
     reloaded = check_export(
         folder, source, reference, written, dtype=dtype, has_pooling=has_pooling, say=say
     )
-    export = Export(source, name, format, dtype, vectors, written, reloaded)
+    export = Export(source, name, format, as_, dtype, vectors, written, reloaded)
     write_export_card(folder, export)
     say(
         f"hidden states match ours to {reloaded.hidden_states:.0e}, in transformers "

@@ -39,6 +39,7 @@ PACKED = {"attn_implementation": ATTENTION_NAME}
 _FOREIGN = ("auto_map", "fusion_config", "quantization_config", "transformers_weights")
 # `model_type` of fine-tuned models with a class of their own; the key `encoder` has the body's.
 _OWN_TYPE = "biphasic_encoder_with_head"
+_OWN_LLAMA = "biphasic_llama"  # of encoders exported as a class of their own
 _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 _FLOATS = {"F64", "F32", "F16", "BF16"}
@@ -51,6 +52,8 @@ def read_config(folder: Path | str) -> PretrainedConfig:
         stated, _ = PretrainedConfig.get_config_dict(folder)
         if stated.get("model_type") == _OWN_TYPE:
             config = AutoConfig.for_model(**stated["encoder"])
+        elif stated.get("model_type") == _OWN_LLAMA:
+            config = AutoConfig.for_model(**{**stated, "model_type": "llama"})
         else:
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     for name in _FOREIGN:

@@ -1,0 +1,32 @@
+"""Vectors by infinity, of the engine that is asked for; they have length 1."""
+
+import importlib.metadata
+import json
+import sys
+
+from infinity_emb import EngineArgs, SyncEngineArray
+
+request = json.load(sys.stdin)
+options = EngineArgs(
+    model_name_or_path=request["folder"],
+    engine=sys.argv[1],
+    device="cpu",
+    dtype="float32",
+    trust_remote_code=request["needs_code"],
+    bettertransformer=False,
+    model_warmup=False,
+)
+engines = SyncEngineArray([options])
+texts = request["texts"]
+
+
+def embed(texts):
+    vectors, _ = engines.embed(
+        model=engines[0].engine_args.served_model_name, sentences=texts
+    ).result()
+    return [vector.tolist() for vector in vectors]
+
+
+answer = {"alone": [embed([text])[0] for text in texts], "together": embed(texts)}
+print(json.dumps({"version": importlib.metadata.version("infinity-emb"), **answer}))
+engines.stop()

@@ -1,0 +1,211 @@
+"""Exports in the form that an engine needs: what is written or refused, what the card says."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from export_states import LEDGER, RECIPE, write_state
+from safetensors.torch import load_file
+from torch.testing import assert_close
+
+import biphasic
+from biphasic import encode, export_model
+from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.errors import ConfigError, ModelError
+from biphasic.export.card import engines_tried
+from biphasic.export.write import export_inputs
+from refusals import refusals, refused
+from warm import forking
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+ROOT = Path(__file__).parents[3]
+ENGINES = Path(biphasic.__file__).parent / "export" / "engines.json"
+TEXTS = ["a", "the rows of an array", "each value was read in order " * 9]
+BOTH_WAYS = {"is_causal": False, "use_bidirectional_attention": True}
+ROPE = {"rope_theta": 10000.0, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+OWN_CODE = {
+    "AutoConfig": "bidirectional_llama.BidirectionalLlamaConfig",
+    "AutoModel": "bidirectional_llama.BidirectionalLlamaModel",
+}
+# What `config.json` holds; None: no such key.
+CONFIGS: dict[str, dict[str, Any]] = {
+    "eurobert": {"model_type": "eurobert", "architectures": ["EuroBertForMaskedLM"], **ROPE,
+                 **dict.fromkeys(BOTH_WAYS), "auto_map": None},
+    "llama": {"model_type": "llama", "architectures": ["LlamaModel"], **ROPE, **BOTH_WAYS,
+              "auto_map": None},
+    "own": {"model_type": "biphasic_llama", "architectures": ["BidirectionalLlamaModel"], **ROPE,
+            **BOTH_WAYS, "auto_map": OWN_CODE},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(
+    tokenizer: TextTokenizer, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, Path]]:
+    """A state, and its exports by form, checked as for users."""
+    folder = tmp_path_factory.mktemp("forms")
+    state = write_state(folder / "store", tokenizer)
+    with forking():
+        exports = {
+            as_: export_model(state, folder / as_, format="sentence-transformers", as_=as_)
+            for as_ in CONFIGS
+        }
+    return state, exports
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "config.json").read_text())
+
+
+@pytest.mark.parametrize("as_", CONFIGS)
+class TestForm:
+    def test_configuration(self, made, as_):
+        config = config_of(made[1][as_])
+        assert {name: config.get(name) for name in CONFIGS[as_]} == CONFIGS[as_]
+
+    def test_pooling_is_where_engines_look(self, made, as_):
+        folder = made[1][as_]
+        pooling = json.loads((folder / "1_Pooling" / "config.json").read_text())
+        assert pooling["pooling_mode_mean_tokens"]
+        assert (
+            json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"] == 64
+        )
+        assert (folder / "config_sentence_transformers.json").is_file()
+        assert (folder / "bidirectional_llama.py").exists() == (as_ == "own")
+
+    def test_weights_are_those_of_the_state(self, made, as_):
+        """A body alone has names without a prefix, as llama.cpp's converter expects of it."""
+        stored, weights = load_file(made[0] / "model.safetensors"), {}
+        for name, tensor in load_file(made[1][as_] / "model.safetensors").items():
+            weights[name if as_ == "eurobert" else f"model.{name}"] = tensor
+        body = {name for name in stored if name.startswith("model.")}
+        assert weights.keys() == (stored.keys() if as_ == "eurobert" else body)
+        assert all(torch.equal(weights[name], stored[name]) for name in weights)
+
+    def test_reloaded_by_sentence_transformers(self, made, as_, monkeypatch, tmp_path):
+        from sentence_transformers import SentenceTransformer
+
+        monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", tmp_path)
+        ours = torch.from_numpy(encode(made[0], TEXTS).vectors)
+        folder = str(made[1][as_])
+        model = SentenceTransformer(folder, device="cpu", trust_remote_code=as_ == "own")
+        for size in (1, 3):
+            theirs = model.encode(TEXTS, batch_size=size, convert_to_tensor=True)
+            assert_close(theirs, ours, atol=1e-5, rtol=0)
+
+    def test_read_again_by_us(self, made, as_):
+        again = torch.from_numpy(encode(made[1][as_], TEXTS).vectors)
+        assert_close(again, torch.from_numpy(encode(made[0], TEXTS).vectors), atol=1e-6, rtol=0)
+
+    def test_card(self, made, as_):
+        card = (made[1][as_] / "README.md").read_text()
+        said = {
+            "## Engines": True,
+            "An engine that ignores both runs the model causally": as_ == "llama",
+            "## Needs transformers 5.2 or newer": as_ == "llama",
+            ", trust_remote_code=True)": as_ == "own",
+            "custom_code": as_ == "own",
+            "AutoModelForSequenceClassification": as_ != "own",
+        }
+        assert {words: words in card for words in said} == said
+
+    def test_card_names_the_engines_that_were_tried(self, made, as_):
+        listed = (made[1][as_] / "README.md").read_text().partition("## Engines")[2]
+        listed = listed.partition("\n\nOther engines")[0]
+        for engine in json.loads(ENGINES.read_text()):
+            name = f"{engine['name']} {engine['version']}"
+            assert (name in listed) == (not engine["is_graph"] and as_ in engine["outcomes"])
+
+
+def test_card_of_a_graph_names_engines_of_graphs():
+    weights, graphs = (engines_tried("llama", is_graph=is_graph) for is_graph in (False, True))
+    assert "transformers" in str(weights)
+    assert "fastembed" in str(graphs)
+    assert not set(chain(*weights.values())) & set(chain(*graphs.values()))
+
+
+def test_the_page_has_the_record_of_engines():
+    table = runpy.run_path(str(ROOT / "tests" / "engines" / "run.py"))["table"]
+    rows = list(table(json.loads(ENGINES.read_text())))
+    assert "\n".join(rows) in (ROOT / "docs" / "export.md").read_text("utf-8")
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_scaled_rotary_positions_have_old_and_new_keys(make_family, tmp_path):
+    config = config_of(export_model(make_family("llama3"), tmp_path / "out", as_="llama"))
+    rope = config["rope_parameters"]
+    assert rope["rope_type"] == "llama3"
+    assert config["rope_theta"] == rope["rope_theta"]
+    assert config["rope_scaling"] == {key: rope[key] for key in rope if key != "rope_theta"}
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_decoder_of_llamas_shape_stays_one(make_state, tmp_path):
+    """Of a state that reads from left to right, nothing says that it reads both ways."""
+    out = export_model(
+        make_state(**CAUSAL), tmp_path / "out", format="sentence-transformers", as_="llama"
+    )
+    config = config_of(out)
+    assert config["architectures"] == ["LlamaModel"]
+    assert not BOTH_WAYS.keys() & config.keys()
+    assert "An engine that ignores both" not in (out / "README.md").read_text()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_form_is_part_of_the_identity(state, tmp_path, capsys):
+    out = export_model(state, tmp_path / "out", as_="llama")
+    export_model(state, out, as_="llama")
+    assert "nothing to do" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="made from another model, text or settings"):
+        export_model(state, out)
+    assert "as" not in export_inputs("a", format="hf")  # as before there were forms
+
+
+PAIRS = {"objective": "contrastive", "pairs": "/nowhere", "steps": 5, "attention": "causal"}
+CAUSAL: dict[str, Any] = {
+    "recipe": {**RECIPE, "phases": [RECIPE["phases"][0], PAIRS]},
+    "ledger": [LEDGER[0], {**LEDGER[1], "objective": "contrastive"}],
+}
+VECTORS = {"format": "sentence-transformers"}
+
+
+# A model and what differs in it, or the record of a state; then the options.
+@refusals(
+    {
+        "unknown": (
+            (None, {}, {"as_": "lama"}), ConfigError, "unknown value 'lama'; give auto, eurobert",
+        ),
+        "another shape": (
+            ("qwen3", {}, {"as_": "llama"}), ModelError, "qwen3: as: llama has the weights of a",
+            "type 'qwen3' has others; use --as auto",
+        ),
+        "an encoder": (("bert", {}, {"as_": "own"}), ModelError, "type 'bert'", "use --as auto"),
+        "no classes": (
+            ("qwen3", {}, {"as_": "eurobert"}), ModelError, "as: eurobert", "use --as auto",
+        ),
+        "biases": (
+            ("llama", {"mlp_bias": True}, {"as_": "eurobert"}), ModelError, "no biases",
+            "use --as auto or llama",
+        ),
+        "left to right": (
+            (None, CAUSAL, {"as_": "eurobert", **VECTORS}), ConfigError, "from left to right",
+            "eurobert reads in both", "use --as auto or llama, or --format hf",
+        ),
+        "code for a graph": (
+            (None, {}, {"as_": "own", "format": "onnx"}), ConfigError, "own is code for torch",
+            "use --as llama",
+        ),
+    }
+)  # fmt: skip
+def test_refused_before_anything_is_written(make_family, make_state, tmp_path, given, error, parts):
+    family, changes, options = given
+    model = make_family(family, **changes) if family else make_state(**changes)
+    before = set(tmp_path.iterdir())
+    refused(error, parts, export_model, model, tmp_path / "out", **options)
+    assert set(tmp_path.iterdir()) == before
