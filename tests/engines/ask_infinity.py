@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import os
 import sys
 
 from infinity_emb import EngineArgs, SyncEngineArray
@@ -21,12 +22,10 @@ texts = request["texts"]
 
 
 def embed(texts):
-    vectors, _ = engines.embed(
-        model=engines[0].engine_args.served_model_name, sentences=texts
-    ).result()
+    vectors, _ = engines.embed(model=options.served_model_name, sentences=texts).result()
     return [vector.tolist() for vector in vectors]
 
 
 answer = {"alone": [embed([text])[0] for text in texts], "together": embed(texts)}
-print(json.dumps({"version": importlib.metadata.version("infinity-emb"), **answer}))
-engines.stop()
+print(json.dumps({"version": importlib.metadata.version("infinity-emb"), **answer}), flush=True)
+os._exit(0)  # its threads fail to end

@@ -79,7 +79,8 @@ ENGINES = (
     Engine("transformers.js", "ask_transformers_js.mjs", environment="node",
            packages=("@huggingface/transformers@4.3.2",), **GRAPHS),
     Engine("llama-cpp-python", "ask_llama_cpp.py", ("f32", CONVERTER), **GGUF),
-    Engine("llama-cpp-python, q8_0:", "ask_llama_cpp.py", ("q8_0", CONVERTER), **GGUF, is_exact=False),
+    Engine("llama-cpp-python, q8_0:", "ask_llama_cpp.py", ("q8_0", CONVERTER), **GGUF,
+           is_exact=False),
 )  # fmt: skip
 
 

@@ -29,23 +29,21 @@ class BidirectionalLlamaModel(LlamaModel):
     _supports_flash_attn_2 = False
     _supports_flex_attn = False
 
-    def forward(
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        **inputs: Any,
+        **options: Any,
     ) -> Any:
         """Return the states; `attention_mask` is that of padding, [batch, length]."""
-        if inputs_embeds is None:
-            inputs_embeds = self.embed_tokens(input_ids)
-        batch, length, _ = inputs_embeds.shape
+        states: Any = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        batch, length, _ = states.shape
         if attention_mask is None:
-            attention_mask = inputs_embeds.new_ones(batch, length)
+            attention_mask = torch.ones(batch, length, device=states.device)
         # All releases use such a mask as it is, and make a causal one of any other.
         hidden = attention_mask[:, None, None, :].expand(batch, 1, length, length) == 0
-        mask = torch.zeros_like(hidden, dtype=inputs_embeds.dtype)
+        mask = torch.zeros_like(hidden, dtype=states.dtype)
         mask = mask.masked_fill(hidden, torch.finfo(mask.dtype).min)
-        return super().forward(
-            inputs_embeds=inputs_embeds, attention_mask=mask, **{**inputs, "use_cache": False}
-        )
+        options |= {"inputs_embeds": states, "attention_mask": mask, "use_cache": False}
+        return super().forward(**options)
