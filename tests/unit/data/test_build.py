@@ -9,6 +9,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -24,6 +26,7 @@ from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.gather import BuildProgress, unique_names
 from biphasic.data.building.selection import digest_of, split_of
 from biphasic.data.corpus import Corpus
+from biphasic.data.text.sources import read_documents
 from biphasic.data.tokens.shards import ShardMaker
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.errors import ConfigError, DataError, LockedError
@@ -306,6 +309,54 @@ def test_the_largest_mixture(tmp_path, files, configure):
     assert small["train"]["tokens"] - longest < tokens <= small["train"]["tokens"]
 
 
+@pytest.mark.parametrize("temperature", [0, 0.3, 0.7, 1])
+@pytest.mark.parametrize("most", [None, 700])
+def test_a_mixture_by_the_sizes_of_its_sources(tmp_path, files, configure, temperature, most):
+    sources = [files / "big.jsonl", files / "small.jsonl"]
+    sizes, longest = [], 0
+    for number, source in enumerate(sources):
+        build(configure(source), tmp_path / f"{number}")
+        alone = Corpus(tmp_path / f"{number}/train")
+        sizes.append(alone.num_tokens)
+        longest = max(longest, int(alone.lengths.max()))
+    settings = {"share": {"temperature": temperature}, "max_tokens": most}
+    folders = build(configure(*sources, **settings), tmp_path / "c")
+    counts = [source["train"] for source in record(tmp_path / "c")["sources"].values()]
+    powers = [size**temperature for size in sizes]
+    assert [count["share"] for count in counts] == pytest.approx(
+        [power / sum(powers) for power in powers], abs=1e-6
+    )
+    # Without a limit, the smaller source is used up: no text is read twice in an epoch.
+    total = most or sizes[1] * sum(powers) / powers[1]
+    for count in counts:
+        assert count["share"] * total - longest < count["tokens"] <= count["share"] * total + 1
+    if temperature == 1 and most is None:
+        assert [count["tokens"] for count in counts] == sizes
+    given = [share(path, power) for path, power in zip(sources, powers, strict=True)]
+    build(configure(*given, max_tokens=most), tmp_path / "same")
+    assert Corpus(tmp_path / "same/train").content_hash == Corpus(folders.train).content_hash
+
+
+def test_rows_of_a_language_are_a_source(tmp_path, configure):
+    texts = [text for _, text in synthetic_documents(90, seed=6)]
+    rows = [{"text": t, "language": "de" if n % 3 else "fi", "n": n} for n, t in enumerate(texts)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "all.parquet")
+    (tmp_path / "all.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for name in ("de", "fi"):
+        own = [row["text"] for row in rows if row["language"] == name]
+        write_texts(tmp_path / f"{name}.jsonl", own)
+    apart = configure(tmp_path / "de.jsonl", tmp_path / "fi.jsonl", share={"temperature": 0.5})
+    expected = Corpus(build(apart, tmp_path / "apart").train).content_hash
+    for file in (tmp_path / "all.parquet", tmp_path / "all.jsonl"):
+        own = [{"source": str(file), "only": {"language": name}} for name in ("de", "fi")]
+        made = build(configure(*own, share={"temperature": 0.5}), file.with_suffix(""))
+        assert Corpus(made.train).content_hash == expected
+        assert [*record(made.train.parent)["sources"]] == [f"{file.name}:de", f"{file.name}:fi"]
+        shutil.rmtree(made.train.parent)
+        [source] = configure({"source": str(file), "only": {"language": "de", "n": "1"}}).sources
+        assert [document.text for document in read_documents(source)] == [texts[1]]
+
+
 def test_a_source_that_a_mixture_uses_up_is_used_to_its_end(tmp_path, configure):
     texts = [text for _, text in synthetic_documents(60, seed=4)]
     texts.sort(key=lambda text: split_of(digest_of(text), 0.1), reverse=True)  # held out last
@@ -542,6 +593,30 @@ REFUSED = {
     "documents and shares": (
         lambda f: ([share(f.big, 1)], {"max_documents": 5}),
         ConfigError, "max_tokens, not max_documents",
+    ),
+    "documents and a temperature": (
+        lambda f: ([f.big, f.small], {"max_documents": 5, "share": {"temperature": 1}}),
+        ConfigError, "max_tokens, not max_documents",
+    ),
+    "a source too small for its size": (
+        lambda f: ([f.big, f.small], {"max_tokens": 10**6, "share": {"temperature": 1}}),
+        DataError, "tokens, but its share of max_tokens is", "would fit",
+    ),
+    "no text to mix": (
+        lambda f: ([f.big, f.empty], {"share": {"temperature": 1}}),
+        DataError, "empty.txt: has no training document to mix",
+    ),
+    "a column that is not there": (
+        lambda f: ([{"source": str(f.big), "only": {"lang": "de"}}], {}),
+        DataError, "big.jsonl", "no column 'lang'", "license",
+    ),
+    "a value that no row has": (
+        lambda f: ([{"source": str(f.big), "only": {"license": "none"}}], {}),
+        DataError, "no column 'license'",
+    ),
+    "columns of a document": (
+        lambda f: ([{"source": str(f.one), "only": {"language": "de"}}], {}),
+        DataError, "one.txt: one document, without columns; omit 'only'",
     ),
     "a finished corpus": (lambda _: ([], {"folder": "c"}), ConfigError, "names a finished corpus"),
     "sources before the tokenizer": (

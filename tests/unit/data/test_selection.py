@@ -44,6 +44,18 @@ def test_two_columns_of_a_file_are_two_sources():
             {"sources": [{"source": "a", "share": 1}, "b"]},
             "give all sources a share or none; 'b' has none",
         ),
+        (
+            {"sources": [{"source": "a", "share": 1}], "share": {"temperature": 0.5}},
+            "share: sources have their own; remove one of both",
+        ),
+        ({"sources": ["a"], "share": {"temperature": 0.5}}, "share: there is only one source"),
+        ({"sources": ["a", "b"], "share": {"temperature": 1.5}}, "share.temperature: input should"),
+        ({"sources": ["a", "b"], "share": {}}, "'share.temperature' is required"),
+        ({"sources": ["a", "b"], "share": 0.5}, "share: expected a mapping of settings (got 0.5)"),
+        (
+            {"sources": [{"source": "builtin:pydocs", "only": {"language": "de"}}]},
+            "'builtin:pydocs' has no columns; omit 'only'",
+        ),
         ({"sources": ["b", "a", "b"]}, "sources: 'b' is the same text as 'b'; remove one"),
         ({"sources": ["b/c", "./b/d/../c/"]}, "sources: './b/d/../c/' is the same text as 'b/c'"),
         (
@@ -83,6 +95,16 @@ def test_mistakes_are_named(raw, message):
         config(**raw)
     assert str(refused.value).startswith("file.yaml: ")
     assert message in str(refused.value)
+
+
+def test_two_languages_of_a_file_are_two_sources():
+    both = [{"source": "a.jsonl", "only": {"language": language}} for language in ("de", "fi")]
+    assert [source.short_name for source in config(sources=both).sources] == [
+        "a.jsonl:de",
+        "a.jsonl:fi",
+    ]
+    with pytest.raises(ConfigError, match="is the same text"):
+        config(sources=[both[0], both[0]])
 
 
 def test_relative_paths_are_taken_from_the_file_s_folder(tmp_path):

@@ -183,6 +183,25 @@ def test_a_corpus_of_a_phase_is_a_job_and_test_examples_are_looked_for_in_it(
     assert not [i for i in cli("study", "clean", "--root", root)[1].splitlines() if "corpora" in i]
 
 
+def test_shares_of_languages_are_annealed(texts, tmp_path):
+    """Of the two sources, the phase reads more of the smaller one than the run."""
+    both = {**corpus(texts), "sources": [str(texts), str(texts.with_name("better.jsonl"))]}
+    run = {**both, "share": {"temperature": 1}}
+    phases = [mlm(2), mlm(2, corpus={"share": {"temperature": 0}})]
+    state = pretrain(recipe(texts) | {"phases": phases}, corpus=run, root=tmp_path, quiet=True)
+    ground, shares = read(state)["ground"], {}
+    for path in tmp_path.glob("store/data/*/built.json"):
+        content = Corpus(path.with_name("train")).content_hash
+        sources = json.loads(path.read_text())["sources"].values()
+        shares[content] = [source["train"]["share"] for source in sources]
+    [later] = ground["corpora"].values()
+    assert shares[later] == [0.5, 0.5]
+    assert shares[ground["corpus_hash"]][0] != 0.5
+    axes = {"phases.1.corpus.share.temperature": [0.3, 0.5]}
+    arms = study(texts, corpus=run, arms=[{"phases": phases, "axes": axes}]).arms
+    assert [arm.name for arm in arms] == ["pico-mlm40-2-mlm40.t0.3-4", "pico-mlm40-2-mlm40.t0.5-4"]
+
+
 REFUSED = {
     "tokenizer": (
         {"corpus": {"tokenizer": "other"}}, ConfigError,
@@ -204,6 +223,10 @@ REFUSED = {
     "pairs": (
         {"corpus": {"max_tokens": 9}, "objective": "contrastive", "pairs": "p", "batch": 4},
         ConfigError, "phases.1.corpus: a phase that reads pairs has none",
+    ),
+    "a temperature of one source": (
+        {"corpus": {"share": {"temperature": 0.3}}}, ConfigError,
+        "phases.1.corpus: share: there is only one source",
     ),
     "settings of a finished corpus": (
         {"corpus": {"folder": "x", "max_tokens": 4}}, ConfigError, "'max_tokens' cannot change it"

@@ -105,7 +105,7 @@ def build_corpus(
     """
     if config.folder is not None:
         raise ConfigError(f"'folder' names a finished corpus ({config.folder}); nothing to build")
-    if config.max_documents is not None and config.sources[0].share is not None:
+    if config.max_documents is not None and config.is_mixture:
         raise ConfigError("shares are of tokens: limit a mixture by max_tokens, not max_documents")
     for source in config.sources:  # the next build would read the output of this one
         root = source.folder(config.context)
@@ -235,8 +235,10 @@ def corpus_origin(config: CorpusConfig, tasks: TaskTexts = NO_TASKS) -> dict[str
         raise ValueError("the tasks of 'against' are not given")
     compares = {"comparison": COMPARISON_VERSION} if config.deduplicate or config.against else {}
     against = {"against": [[*task] for task in tasks.origin]} if config.against else {}
+    share = {"share": config.share.model_dump()} if config.share else {}
     return {
         "sources": sources,
+        **share,
         **against,
         **compares,
         "settings": config.model_dump(

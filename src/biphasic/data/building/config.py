@@ -27,8 +27,15 @@ def _reading(source: TextSource) -> Any:
     if not isinstance(source, SourceConfig):
         return source  # a plugin may be named twice, with different settings
     if hub := source.hub:
-        return replace(hub, column=hub.column or source.column, streaming=True)
-    return source.path and source.path.resolve(), source.column
+        return replace(hub, column=hub.column or source.column, streaming=True), source.only
+    return source.path and source.path.resolve(), source.column, source.only
+
+
+class ShareConfig(Config):
+    """Shares of sources by their sizes."""
+
+    temperature: Annotated[float, Field(ge=0, le=1)]
+    """Shares are proportional to tokens to this power: 1 keeps the sizes, 0 makes all equal."""
 
 
 class CorpusConfig(Config):
@@ -36,6 +43,9 @@ class CorpusConfig(Config):
 
     sources: Annotated[tuple[AnySource, ...], Field(min_length=1)] = (SourceConfig(source=BUILTIN),)
     """Text sources; `builtin:pydocs` is the documentation in every installation."""
+    # Not written if it is not set, so that records stay as they were before this setting.
+    share: Annotated[ShareConfig | None, Field(exclude_if=lambda share: share is None)] = None
+    """Shares of the sources by their sizes, in place of a share for each."""
     libraries: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """For `builtin:pydocs`: libraries to read; by default all that are installed."""
     vocab_size: Annotated[int, Field(ge=300, le=1 << 17)] | None = None
@@ -78,6 +88,11 @@ class CorpusConfig(Config):
         if any(shares) and not all(shares):
             without = self.sources[shares.index(False)].source
             raise ValueError(f"give all sources a share or none; '{without}' has none")
+        # A phase that names no sources has those of its run.
+        is_alone = len(shares) == 1 and "sources" in self.model_fields_set
+        if self.share and (any(shares) or is_alone):
+            why = "sources have their own" if any(shares) else "there is only one source"
+            raise ValueError(f"share: {why}; remove one of both")
         if self.libraries is not None and all(source.source != BUILTIN for source in self.sources):
             raise ValueError(f"'libraries' applies to {BUILTIN}, which is not a source here")
         for library in self.libraries or ():
@@ -91,6 +106,11 @@ class CorpusConfig(Config):
                 f"{self.min_characters}"
             )
         return self
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether sources have shares of the tokens."""
+        return self.share is not None or self.sources[0].share is not None
 
     @property
     def context(self) -> SourceContext:
@@ -128,7 +148,7 @@ _OF_RUN = ("tokenizer", "vocab_size", "against", "heldout_fraction")
 
 def phase_corpus(own: CorpusConfig, run: CorpusConfig, *, where: str) -> CorpusConfig:
     """Return a phase's corpus with all settings; those that it lacks are the run's."""
-    if own.model_fields_set >= CorpusConfig.model_fields.keys():
+    if own.model_fields_set >= CorpusConfig.model_fields.keys() - {"share"}:
         return own  # of a record
     given = {n: v for n in own.model_fields_set if (v := getattr(own, n)) is not None}
     for name in _OF_RUN:
@@ -141,6 +161,8 @@ def phase_corpus(own: CorpusConfig, run: CorpusConfig, *, where: str) -> CorpusC
     inherited = {n: getattr(run, n) for n in run.model_fields_set if run.folder is None}
     if "sources" in given:
         inherited.pop("libraries", None)
+        if own.is_mixture:
+            inherited.pop("share", None)
     elif run.folder is not None:
         raise ConfigError(f"{where}: the run's corpus is finished ({run.folder}); give sources")
     raw = {n: v for n, v in {**inherited, **given}.items() if n not in {"tokenizer", "vocab_size"}}
@@ -161,4 +183,5 @@ def short_corpus_name(corpus: Path | CorpusConfig) -> str:
         return corpus.name
     is_named = "sources" in corpus.model_fields_set
     parts = [source.short_name for source in corpus.sources if is_named]
+    parts += [f"t{corpus.share.temperature:g}"] if corpus.share else []
     return ".".join(parts) or corpus_name(corpus)[:13]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from biphasic.amounts import duration, size
-from biphasic.data.building.config import CorpusConfig
+from biphasic.data.building.config import CorpusConfig, ShareConfig
 from biphasic.data.building.selection import CorpusSplit, Reason, Selection
 from biphasic.data.text.source import SourceDocument
 from biphasic.data.text.sources import read_documents
@@ -89,6 +89,7 @@ class Gathered:
     licenses: list[str]  # licenses found, in the order of their numbers in the index
     left_out: Counter[Reason]  # skipped documents, by reason, in everything that was read
     stop: int | None = None  # position of the first document outside the corpus; None for all
+    share: float | None = None  # of the tokens, if it follows from the sizes of sources
 
     def reach(self, most_tokens: int | None = None) -> Reach:
         """Count the training documents within a limit."""
@@ -129,6 +130,7 @@ class Gathered:
             "characters": int(totals[0]),
             "tokens": int(totals[1]),
             "licenses": {name: count for name, count in licenses.items() if name and count},
+            **({} if self.share is None else {"share": self.share}),
         }
 
     def left_out_counts(self) -> dict[str, int]:
@@ -318,19 +320,11 @@ class Blend:
         ):
             self._report, self._began = report, time.monotonic()
             self._text_bytes = self._tokens = 0
-            if not self._shares:
+            if not config.is_mixture:
                 return self._one_after_another()
-            if config.max_tokens is None:
-                gathered = self._everything()
-                available = [source.reach().tokens for source in gathered]
-                if 0 in available:
-                    name = self.names[available.index(0)]
-                    raise DataError(f"{name}: has no training document to mix")
-                quotas = fitting_quotas(self._shares, available)
-                for source, quota in zip(gathered, quotas, strict=True):
-                    source.end_within(quota)
-                return gathered
-            return self._mixture(config.max_tokens)
+            if config.share is None and config.max_tokens is not None:
+                return self._mixture(config.max_tokens)
+            return self._of_sizes(config.share, config.max_tokens)
 
     def _one_after_another(self) -> list[Gathered]:
         tokens, documents = self.config.max_tokens, self.config.max_documents
@@ -358,18 +352,41 @@ class Blend:
                 reading.count_finished()
         return [reading.finish() for reading in readings]
 
+    def _of_sizes(self, share: ShareConfig | None, total: int | None) -> list[Gathered]:
+        """Read all sources whole; then end each at its share, which may follow from the sizes."""
+        gathered = self._everything()
+        available = [source.reach().tokens for source in gathered]
+        if 0 in available:
+            raise DataError(f"{self.names[available.index(0)]}: has no training document to mix")
+        if share is not None:
+            # Conneau and Lample 2019, arXiv:1901.07291, section 3.1; mmBERT lowers the temperature
+            # from phase to phase (Marone et al. 2025, arXiv:2509.06888).
+            self._shares = [tokens**share.temperature for tokens in available]
+            for source, own in zip(gathered, self._shares, strict=True):
+                source.share = round(own / sum(self._shares), 6)
+        if total is None:
+            quotas = fitting_quotas(self._shares, available)
+        else:
+            quotas = token_quotas(self._shares, total)
+        for number, source in enumerate(gathered):
+            if quotas[number] > available[number]:
+                raise self._too_small(number, available[number], quotas[number])
+            source.end_within(quotas[number])
+        return gathered
+
+    def _too_small(self, source: int, tokens: int, quota: int) -> DataError:
+        return DataError(
+            f"{self.names[source]}: has {tokens:,} tokens, but its share of max_tokens is "
+            f"{quota:,}; max_tokens {largest_total(self._shares, source, tokens)} would fit"
+        )
+
     def _mixture(self, total: int) -> list[Gathered]:
         gathered: list[Gathered] = []
         for source, quota in enumerate(token_quotas(self._shares, total)):
             reading = self._read(source, Reach(quota))
             gathered.append(reading.finish())
             if gathered[-1].stop is None:
-                tokens = reading.reach.tokens
-                raise DataError(
-                    f"{self.names[source]}: has {tokens:,} tokens, but its share of max_tokens "
-                    f"is {quota:,}; max_tokens {largest_total(self._shares, source, tokens)} "
-                    "would fit"
-                )
+                raise self._too_small(source, reading.reach.tokens, quota)
         return gathered
 
     def _read(self, source: int, reach: Reach) -> Gathering:

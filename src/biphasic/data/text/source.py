@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import PositiveFloat
@@ -105,19 +106,22 @@ def is_hidden(file: Path, root: Path) -> bool:
     return any(part.startswith(".") for part in file.relative_to(root).parts)
 
 
-def read_text_files(path: Path, *, column: str = "text") -> Iterator[SourceDocument]:
+def read_text_files(
+    path: Path, *, column: str = "text", only: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[SourceDocument]:
     """Read every document of a file or folder, one at a time.
 
     Plain text and Markdown files are one document each, named by their relative path. Other files
     hold one document per row, with its text in `column`; `id` (text or an integer) and `license`
-    are read if present. A null text is an empty document.
+    are read if present. A null text is an empty document. Rows without the values of `only` are not
+    read.
     """
     listing = find_text_files(path)
     for file in listing.files:
         read = _reader_of(file)
         assert read is not None  # noqa: S101 - `find_text_files` lists no others
         with reading(file, DataError):
-            yield from read(file, file.relative_to(listing.root).as_posix(), column)
+            yield from read(file, file.relative_to(listing.root).as_posix(), column, only)
 
 
 def files_fingerprint(root: Path, files: Iterable[Path]) -> dict[str, Any]:
@@ -190,6 +194,14 @@ def document_of(row: Mapping[str, Any], *, column: str, place: str, where: str) 
     )
 
 
+def has_values(row: Mapping[str, Any], only: Mapping[str, str], *, where: str) -> bool:
+    """Return whether a row has some values, such as a language."""
+    for column in only:
+        if column not in row:
+            raise DataError(_missing_column(column, row, where=where))
+    return all(str(row[column]) == value for column, value in only.items())
+
+
 def _missing_column(column: str, columns: Iterable[str], *, where: str) -> str:
     """Return a message for a missing column, with a suggestion."""
     names = sorted(columns)
@@ -197,8 +209,12 @@ def _missing_column(column: str, columns: Iterable[str], *, where: str) -> str:
     return f"{where}: no column '{column}'{closest(column, names)}{listed}"
 
 
-def _read_whole(file: Path, name: str, column: str) -> Iterator[SourceDocument]:
+def _read_whole(
+    file: Path, name: str, column: str, only: Mapping[str, str]
+) -> Iterator[SourceDocument]:
     del column  # the whole file is the text
+    if only:
+        raise DataError(f"{file}: one document, without columns; omit 'only'")
     if file.stat().st_size > _MOST_WHOLE_BYTES:
         raise DataError(f"{file}: a document of more than 1 GiB; split it, or use JSON lines")
     content = file.read_bytes()
@@ -210,17 +226,22 @@ def _read_whole(file: Path, name: str, column: str) -> Iterator[SourceDocument]:
     yield SourceDocument(id=name, text=text)
 
 
-def _read_rows(file: Path, name: str, column: str) -> Iterator[SourceDocument]:
-    choose = partial(_text_columns, column, file)
+def _read_rows(
+    file: Path, name: str, column: str, only: Mapping[str, str]
+) -> Iterator[SourceDocument]:
+    choose = partial(_text_columns, column, only, file)
     for row in rows(file, skips_blank=True, choose=choose):
+        if not has_values(row.value, only, where=row.where):
+            continue
         place = f"{name}:{row.number}"
         yield document_of(row.value, column=column, place=place, where=row.where)
 
 
-def _text_columns(column: str, file: Path, schema: pa.Schema) -> list[str]:
-    if column not in schema.names:
-        raise DataError(_missing_column(column, schema.names, where=str(file)))
-    extra = [name for name in ("id", "license") if name in schema.names and name != column]
+def _text_columns(column: str, only: Mapping[str, str], file: Path, schema: pa.Schema) -> list[str]:
+    for needed in (column, *only):
+        if needed not in schema.names:
+            raise DataError(_missing_column(needed, schema.names, where=str(file)))
+    extra = [name for name in ("id", "license", *only) if name in schema.names and name != column]
     import pyarrow.types as kinds  # noqa: PLC0415
 
     kind = schema.field(column).type
@@ -231,7 +252,7 @@ def _text_columns(column: str, file: Path, schema: pa.Schema) -> list[str]:
     return [column, *extra]
 
 
-_Reader = Callable[[Path, str, str], Iterator[SourceDocument]]
+_Reader = Callable[[Path, str, str, Mapping[str, str]], Iterator[SourceDocument]]
 _READERS: Mapping[str, _Reader] = {
     ".txt": _read_whole,
     ".md": _read_whole,

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint
+from operator import not_
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import unquote
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from biphasic.config import nearest
 from biphasic.data.text.hub_tables import HubSplit, Resolve, find_copy, resolve_revision
@@ -21,6 +22,7 @@ from biphasic.data.text.source import (
     document_of,
     files_fingerprint,
     find_text_files,
+    has_values,
     read_text_files,
 )
 from biphasic.errors import DataError, reading
@@ -60,6 +62,9 @@ class SourceConfig(TextSource):
     `hf:ID?name=CONFIG&split=SPLIT&revision=...`."""
     column: str = "text"
     """Column of a table, or key of a JSON line, that holds the text."""
+    # Not written if it is empty, so that records stay as they were before this setting.
+    only: dict[str, str] = Field(default_factory=dict, exclude_if=not_)
+    """Values of the rows to read by column, such as `{language: de}`."""
 
     @model_validator(mode="after")
     def _consistent(self) -> SourceConfig:
@@ -70,6 +75,8 @@ class SourceConfig(TextSource):
         # Compare values, because a fully written configuration must load again.
         if self.is_builtin and self.column != SourceConfig.model_fields["column"].default:
             raise ValueError(f"'{self.source}' has no columns; omit 'column'")
+        if self.is_builtin and self.only:
+            raise ValueError(f"'{self.source}' has no columns; omit 'only'")
         if (hub := self.hub) and hub.column and "column" in self.model_fields_set:
             raise ValueError(f"'{self.source}': column given twice; remove one")
         return self
@@ -93,13 +100,14 @@ class SourceConfig(TextSource):
 
     @property
     def short_name(self) -> str:
-        """Its name without folders."""
+        """Its name without folders, and the values of its rows."""
+        name = self.source
         if self.path:
-            return self.path.resolve().name
-        if self.hub:
+            name = self.path.resolve().name
+        elif self.hub:
             folder = expanded(self.hub.dataset)
-            return folder.resolve().name if folder.is_dir() else self.hub.dataset
-        return self.source
+            name = folder.resolve().name if folder.is_dir() else self.hub.dataset
+        return ":".join([name, *self.only.values()])
 
     def anchored(self, base: Path) -> Self:
         """Return the source with a relative path resolved against `base`."""
@@ -117,20 +125,26 @@ class SourceConfig(TextSource):
         elif hub := self.hub:
             column = hub.column or self.column
             table = hub.open(context.copies, texts=[column])
-            for number, row in enumerate(table.read([column], optional=("id", "license"))):
+            columns = table.read([column, *self.only], optional=("id", "license"))
+            for number, row in enumerate(columns):
                 where = f"hf:{hub.dataset}, split {hub.split}, row {number}"
+                if not has_values(row, self.only, where=where):
+                    continue
                 yield document_of(row, column=column, place=f"{hub.split}:{number}", where=where)
         elif self._has_pairs:
+            if self.only:
+                raise DataError("texts of pairs have no columns; omit 'only'")
             yield from _texts_of_pairs(expanded(self.source))
         else:
-            yield from read_text_files(expanded(self.source), column=self.column)
+            path = expanded(self.source)
+            yield from read_text_files(path, column=self.column, only=self.only)
 
     def origin(self, context: SourceContext) -> dict[str, Any]:
         """Return what determines the documents, without reading them all."""
         if self.is_builtin:
             license_ = {"license": self.license} if self.license else {}
             return documentation().origin(context) | license_
-        shared = {"license": self.license}
+        shared = {"license": self.license, **({"only": self.only} if self.only else {})}
         if hub := self.hub:
             rows = hub.fingerprint(context.copies)
             return {"source": "hub", "column": hub.column or self.column, **rows, **shared}
