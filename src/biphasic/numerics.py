@@ -29,6 +29,7 @@ PARTS: Mapping[Part, tuple[str, ...]] = {
         "data/pairs.py",
         "data/rows.py",
         "data/text/near_duplicates.py",
+        "data/text/words.py",
         "model/compute",
         "model/cpu",
         "model/head.py",
@@ -46,6 +47,7 @@ PARTS: Mapping[Part, tuple[str, ...]] = {
     ),
     "finetuning": (
         "data/packing.py",
+        "data/text/words.py",
         "model/compute",
         "model/cpu",
         "model/head.py",

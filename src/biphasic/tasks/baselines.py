@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from biphasic.data.text.words import SEARCHED_WORD, WORD, words_in
 from biphasic.seeds import derive_seed
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, ExampleTask, RetrievalTask
@@ -28,8 +29,7 @@ DRAWS = 5  # of random vectors
 # Those that read the training split.
 TRAINED = frozenset({"floor:majority", "floor:dictionary", "reference:bag-of-words"})
 _STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # inverse regularisation, by validation
-_WORD = re.compile(r"\w+")
-_SENTENCE = re.compile(r"[^.!?]+[.!?]*")
+_SENTENCE = re.compile(r"[^.!?。！？]+[.!?。！？]*")
 
 
 @dataclass(frozen=True)
@@ -108,15 +108,11 @@ def shared_words(task: ExampleTask, _: Setting) -> Mapping[str, Any]:
     """Answer with the sentence that shares most words with the question; the first of equals."""
 
     def answer(question: Any) -> str:
-        words = {*_words(question.question)}
+        words = {*words_in(question.question.lower())}
         sentences = [text.strip() for text in _SENTENCE.findall(question.context)] or [""]
-        return max(sentences, key=lambda text: len(words & {*_words(text)}))
+        return max(sentences, key=lambda text: len(words & {*words_in(text.lower())}))
 
     return {split: [*map(answer, questions)] for split, questions in _scored_splits(task)}
-
-
-def _words(text: str) -> list[str]:
-    return _WORD.findall(text.lower())
 
 
 def bag_of_words(task: ExampleTask, _: Setting, *, kind: str) -> Mapping[str, Any]:
@@ -127,7 +123,7 @@ def bag_of_words(task: ExampleTask, _: Setting, *, kind: str) -> Mapping[str, An
 
     from biphasic.tasks.metrics import multi_label_scores, spearman  # noqa: PLC0415
 
-    vectorizer = TfidfVectorizer(ngram_range=(1, 2), token_pattern=_WORD.pattern, sublinear_tf=True)
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), token_pattern=WORD, sublinear_tf=True)
     vectorizer.fit([example.text for example in task.splits["train"]])
     inputs, answers = {}, {}
     for split, examples in task.splits.items():
@@ -175,7 +171,7 @@ def tfidf_similarity(task: ExampleTask, _: Setting) -> Mapping[str, Any]:
     from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: PLC0415 - slow to load
 
     every = [text for _, pairs in _scored_splits(task) for pair in pairs for text in _both(pair)]
-    vectorizer = TfidfVectorizer(token_pattern=_WORD.pattern).fit(every)
+    vectorizer = TfidfVectorizer(token_pattern=WORD).fit(every)
 
     def cosines(pairs: Sequence[Any]) -> NDArray[np.float64]:
         vectors = vectorizer.transform([text for pair in pairs for text in _both(pair)])
@@ -232,7 +228,9 @@ def bm25(task: RetrievalTask, setting: Setting) -> Mapping[str, Any]:
 
     names = searched_documents(task, setting.protocol)
     index = bm25s.BM25(method="robertson")
-    split_words: Any = partial(bm25s.tokenize, stopwords=[], show_progress=False)
+    split_words: Any = partial(
+        bm25s.tokenize, token_pattern=SEARCHED_WORD, stopwords=[], show_progress=False
+    )
     documents = [_unprompted(task.corpus[name], task.document_template) for name in names]
     index.index(split_words(documents), show_progress=False)
 

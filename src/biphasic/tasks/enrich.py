@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.data.pairs import NO_SHARED_WORD, Pairs, write_pairs, written_once
+from biphasic.data.text.words import SEARCHED_WORD
 from biphasic.errors import ConfigError
 from biphasic.tasks.embedding import (
     Choices,
@@ -127,8 +128,9 @@ def _bm25(documents: Sequence[str], queries: Sequence[str]) -> _Similarities:
     import bm25s  # noqa: PLC0415 - slow to load
 
     index = bm25s.BM25()
-    index.index(bm25s.tokenize([*documents], show_progress=False), show_progress=False)
-    words: Any = bm25s.tokenize([*queries], return_ids=False, show_progress=False)
+    split: Any = partial(bm25s.tokenize, token_pattern=SEARCHED_WORD, show_progress=False)
+    index.index(split([*documents]), show_progress=False)
+    words: Any = split([*queries], return_ids=False)
     # A query without a word of the documents finds none of them.
     none = np.zeros(len(documents), dtype=np.float32)
     return lambda query: index.get_scores(words[query]) if words[query] else none

@@ -18,6 +18,7 @@ from seqeval.metrics.v1 import precision_recall_fscore_support
 from seqeval.scheme import IOB2, Entities
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
+from biphasic.data.text.words import UNSPACED
 from biphasic.tasks.records import NO_PREDICTION
 
 _RANKING_DEPTH = 100
@@ -27,12 +28,12 @@ _LEFT_OUT: Any = np.nan
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ROUNDING = 8 * float(np.finfo(np.float32).eps)  # of numbers around 1, computed in fp32
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-# A Han, kana or Hangul character, or a run of others without spaces.
-_EAST_ASIAN = (
-    "\u1100-\u11ff\u3005-\u3007\u3041-\u30ff\u3131-\u318e\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
-    "\ua960-\ua97c\uac00-\ud7fb\uf900-\ufaff\uff66-\uffdc\U0001b000-\U0001b16f\U00020000-\U000323af"
+# A character of a script without spaces or Hangul, or a run of others without spaces.
+_APART = (
+    f"{UNSPACED}\u1100-\u11ff\u3005-\u3007\u3099\u309a\u3131-\u318e\ua960-\ua97c\uac00-\ud7fb"
+    "\uff66-\uffdc\U0001b000-\U0001b16f"
 )
-_CHARACTERS = re.compile(rf"[{_EAST_ASIAN}]|[^\s{_EAST_ASIAN}]+")
+_CHARACTERS = re.compile(rf"[{_APART}]|[^\s{_APART}]+")
 
 
 def accuracy(labels: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:

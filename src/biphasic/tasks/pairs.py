@@ -46,6 +46,7 @@ from biphasic.data.text.sources import (
     read_documents,
     source_origin,
 )
+from biphasic.data.text.words import words_in
 from biphasic.errors import ConfigError, DataError, repeated
 from biphasic.files import digest, expanded, file_sha256, read_json, remove_partials, write_json
 from biphasic.locks import Say
@@ -382,7 +383,6 @@ _NEGATIVES = ("negatives", "negative")
 _OPTIONAL = (*_NEGATIVES, "scores")
 _NUMBERED = ("negative_0", "negative_1", "negative_2")  # sentence-transformers has one per column
 _HEADING_WORDS, _FEWEST_WORDS, _MOST_WORDS = 12, 20, 400
-_WORD = re.compile(r"\w+")
 
 
 def _open_table(source: str) -> Input:
@@ -493,9 +493,9 @@ def _weak_pairs(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _is_heading(text: str) -> bool:
-    is_short = 0 < len(_WORD.findall(text)) <= _HEADING_WORDS
-    return is_short and "\n" not in text and text[-1] not in ".,:;!?"
+    is_short = 0 < len(words_in(text)) <= _HEADING_WORDS
+    return is_short and "\n" not in text and text[-1] not in ".,:;!?。，：；！？"
 
 
 def _is_paragraph(text: str) -> bool:
-    return _FEWEST_WORDS <= len(_WORD.findall(text)) <= _MOST_WORDS
+    return _FEWEST_WORDS <= len(words_in(text)) <= _MOST_WORDS

@@ -230,7 +230,8 @@ class TaskSettings(Config):
     document_template: str | None = None
     """ir, zs: template of a document, over {title} and {text}."""
     tokens: Literal["characters"] | None = None
-    """qa: `characters` compares answers by Chinese, Japanese and Korean characters, not words."""
+    """qa: `characters` compares answers by characters of Korean and of scripts without spaces;
+    by default, if most letters of the answers are of such scripts."""
     trained_on: str | None = None
     """ir: the task whose training split replaces this task's own."""
     protocol: dict[str, Any] = Field(default_factory=dict)

@@ -124,14 +124,14 @@ def test_packed_files_and_a_split_that_is_missing(store, custom):
 
 
 def test_answers_by_characters_change_scores_and_the_hash_of_the_task(store, custom):
-    answers = {"text": ["北京"], "answer_start": [2]}
-    row = {"question": "哪里", "context": "我在北京大学", "answers": answers}
+    answers = {"text": ["서울"], "answer_start": [0]}
+    row = {"question": "어디", "context": "서울에서", "answers": answers}
     write_splits(custom, ".jsonl", jsonl(row))
     tasks = [
         store.task(write_yaml(custom, f"kind: qa\nname: t{number}\nfolder: .\n{setting}"))
         for number, setting in enumerate(["", "tokens: characters\n"])
     ]
-    words, characters = (KINDS["qa"].learner.score(task, "test", ["北京大"]) for task in tasks)
+    words, characters = (KINDS["qa"].learner.score(task, "test", ["서울에"]) for task in tasks)
     assert words.metrics == {"f1": 0.0, "exact_match": 0.0}
     assert characters.metrics["f1"] == pytest.approx(2 * (2 / 3) / (2 / 3 + 1))
     assert len({task.info.sha256 for task in [*tasks, store.task(f"qa:{custom}")]}) == 2

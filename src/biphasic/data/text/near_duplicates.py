@@ -1,9 +1,8 @@
 """The form in which texts are compared, and near-duplicates by shared shingles, in linear time.
 
 Shingles are runs of eight consecutive words without punctuation, case, layout and forms of Unicode
-(Broder 1997, "On the resemblance and containment of documents"). Scripts without spaces between
-words count each character as a word. All shingles are kept, not a sketch, so the result is exact
-except for collisions of 64-bit hashes.
+(Broder 1997, "On the resemblance and containment of documents"). All shingles are kept, not a
+sketch, so the result is exact except for collisions of 64-bit hashes.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from biphasic.data.text.words import is_unspaced
+
 SHINGLE_WORDS = 8
 NEAR_DUPLICATE_SHARE = 0.5
 COMPARISON_VERSION = 2  # increase by hand whenever the same texts would compare differently
 
 _MOST_HASHES = 1 << 20  # cached; words of a large corpus would fill the memory
-# Prefixes of the Unicode names of characters of scripts that put no spaces between words.
-_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "KHMER", "LAO", "MYANMAR")
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so multiplication is invertible
 
 
@@ -48,12 +47,10 @@ class _Words(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         sign = chr(code)
-        if unicodedata.name(sign, "").startswith(_WITHOUT_SPACES):
-            is_word = unicodedata.category(sign)[0] in "LNM"
-            self[code] = f" {sign} " if is_word else " "
-        else:
-            # Unlike `str.isalnum`, a vowel sign of an Indic script does not end a word.
-            self[code] = sign if unicodedata.category(sign)[0] in "LNM" else " "
+        # Unlike `str.isalnum`, a vowel sign of an Indic script does not end a word.
+        is_word = unicodedata.category(sign)[0] in "LNM"
+        apart = f" {sign} " if is_unspaced(sign) else sign
+        self[code] = apart if is_word else " "
         return self[code]
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import AliasChoices, Field, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
+from biphasic.data.text.words import are_unspaced
 from biphasic.errors import ConfigError, DataError
 from biphasic.facts import FIRST_KINDS
 from biphasic.rows import Row, parse_json, read_lines
@@ -154,12 +155,14 @@ class AnswerLearner(Learner):
         from biphasic.tasks.metrics import answer_scores, question_metrics
 
         questions = task.splits[split]
+        answers = [[answer.text for answer in question.answers] for question in questions]
+        tokens = task.tokens
+        if tokens is None and are_unspaced([text for texts in answers for text in texts]):
+            tokens = "characters"
         scores = np.array(
             [
-                answer_scores(
-                    prediction, [answer.text for answer in question.answers], tokens=task.tokens
-                )
-                for prediction, question in zip(predicted, questions, strict=True)
+                answer_scores(prediction, accepted, tokens=tokens)
+                for prediction, accepted in zip(predicted, answers, strict=True)
             ]
         )
         is_answerable = np.array([bool(question.answers) for question in questions])

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from biphasic.data.text.words import gaps, joined, parts_of
 from biphasic.errors import DataError
 from biphasic.facts import FIRST_KINDS
 from biphasic.rows import Row, plain_name, read_lines
@@ -56,7 +57,7 @@ class TaggedSentence(Example):
     @property
     def text(self) -> str:
         """The words, joined."""
-        return " ".join(self.words)
+        return joined(self.words)
 
     @classmethod
     def given(cls, where: Parsing) -> dict[str, Any]:
@@ -256,12 +257,12 @@ class _Aligned:
 
     @classmethod
     def of(cls, words: Sequence[str], tokenizer: TextTokenizer, *, max_seqlen: int) -> Self:
-        """Join words with spaces, and find the first token of each by character offsets."""
+        """Join words, and find the first token of each by character offsets."""
         from biphasic.tasks.encoding import frame
 
-        ids, offsets = tokenizer.encode_offsets(" ".join(words))
+        ids, offsets = tokenizer.encode_offsets(joined(words))
         lengths = np.array([len(word) for word in words])
-        word_ends = np.cumsum(lengths + 1) - 1
+        word_ends = np.cumsum(lengths + [len(gap) for gap in gaps(words)])
         word_starts = word_ends - lengths
         token_starts, token_ends = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
         # Some tokenizers count a leading space as part of the token, and a character split into
@@ -328,7 +329,7 @@ def _place(example: Words, first: int, last: int) -> dict[str, Any]:
     """Return start, end and text of an entity from one word to another."""
     start = example.starts[first]
     if example.text is None:
-        return {"start": start, "end": last + 1, "text": " ".join(example.words[first : last + 1])}
+        return {"start": start, "end": last + 1, "text": joined(example.words[first : last + 1])}
     end = example.starts[last] + len(example.words[last])
     return {"start": start, "end": end, "text": example.text[start:end]}
 
@@ -462,13 +463,16 @@ def words_of(row: Row) -> Words:
 
 
 def split_words(text: str) -> Words:
-    """Split a text into words: runs of letters, marks and digits; each other sign is a word."""
+    """Split a text into words: runs of letters, marks and digits; each other sign is a word.
+
+    In scripts without spaces between words, each character is a word.
+    """
     words: list[str] = []
     starts: list[int] = []
     place = 0
     for is_word, run in groupby(text, lambda sign: category(sign).startswith(_WORD_CATEGORIES)):
         signs = "".join(run)
-        parts = [signs] if is_word else list(signs)
+        parts = parts_of(signs) if is_word else list(signs)
         for part in parts:
             if not part.isspace():
                 words.append(part)
