@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.summary import PlanSummary, summarise_plan
@@ -95,3 +97,31 @@ def test_the_others_plan_too(name, num_arms, tmp_path):
     # Equal steps, or the model that others go on from.
     assert len(compared) == 1 or name == "detour"
     assert not list(tmp_path.iterdir())  # looking costs nothing and leaves nothing
+
+
+def test_the_study_of_two_languages_runs_and_its_report_opens(tmp_path, cli, unprobed, undrawn):
+    shutil.copytree(ROOT / "studies/languages", tmp_path / "languages")
+    raw = yaml.safe_load((ROOT / "studies/languages.yaml").read_text("utf-8"))
+    raw["recipe"]["learning_rate"] = {"peak": 1e-2}
+    raw["finetuning"] |= {"seeds": [0, 1], "protocol": {"max_steps": 2, "max_seqlen": 64}}
+    for arm in raw["arms"]:
+        for phase in arm.get("phases", ()):
+            phase["steps"] = 2
+    (tmp_path / "languages.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+    run = ("study", "run", tmp_path / "languages.yaml", "--root", tmp_path / "runs")
+    code, out, err = cli(*run, "--workers", "1")
+    assert code == 0, err
+    assert "Annealed shares" in out
+    page = (tmp_path / "runs/languages/report/report.html").read_text("utf-8")
+    assert "Shares of two languages" in page
+    record = json.loads((tmp_path / "runs/languages/study.json").read_text())
+    data = record["provenance"]["data"]
+    shares = [data[f"corpus of phases, text.jsonl:en.text.jsonl:es.t{t}"] for t in ("0", "0.5")]
+    assert shares[0]["tokens"] < shares[1]["tokens"] < data["training corpus"]["tokens"]
+    # All arms share the tokenizer, and arms with phases in common their states.
+    segments = {arm["name"]: arm["segments"] for arm in record["arms"]}
+    assert segments["annealed"][:1] == segments["sizes"][:1]
+    plan = resolve(
+        Study(load_study(tmp_path / "languages.yaml"), tmp_path / "runs"), missing="placeholder"
+    ).plan
+    assert plan.assumed == ()
