@@ -118,7 +118,8 @@ It prints
   fp32 (4 + 4), AdamW's moments (8). Embeddings take 16, as their fp32 weights are used directly;
   matrices in layers take 14 with Muon. Several passes hold 2 more for the gradients of a pass.
   Divided over N devices, a device holds an Nth of the fp32 weights, the gradients and the moments,
-  and gathers weights one layer at a time, embeddings and head for the whole pass.
+  and gathers weights one layer at a time, embeddings and head for the whole pass. A phase with
+  `lora` has gradients and moments of what it adds alone: 6 bytes for each other parameter.
 - **rows that fit** in one pass, the rows that a device reads in a step, and the `--compute`
   settings that follow. The cheapest in time come first: several passes, sharding, activation
   checkpointing.
@@ -132,8 +133,8 @@ module, as torch counts them. Memory is peak memory plus 10 % for fragmentation 
 process. The estimate was compared with measurements on a CPU without bf16 instructions
 ([performance](performance.md)), and never on a GPU. A CPU process also keeps freed memory:
 up to 2 GiB, or half more than it needs. Models of other families, tied embeddings, `compile` and
-frozen parameters are not modelled, nor is `predicted_only`: MLM needs a little less memory, and in
-shallow models a little less time, than the estimate says.
+parameters that `freeze` names are not modelled, nor is `predicted_only`: MLM needs a little less
+memory, and in shallow models a little less time, than the estimate says.
 """
 
 

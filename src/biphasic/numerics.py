@@ -53,6 +53,7 @@ PARTS: Mapping[Part, tuple[str, ...]] = {
         "model/head.py",
         "model/loading/build.py",
         "model/loading/configurations.py",
+        "model/lora.py",
         "objectives/lr.py",
         "seeds.py",
         "tasks/baselines.py",

@@ -75,6 +75,26 @@ def test_a_decoder_becomes_an_encoder(decoder, adapt, tmp_path):
     assert "mlm" in card.lower()
 
 
+def test_lora_is_merged_at_export_and_leaves_the_rest_to_the_bit(decoder, adapt, tmp_path):
+    """The decoder's head is tied, and its mask token is new; transformers checks the export."""
+    code, _, err = adapt(decoder, "--lora", "rank=2", "--lora", "targets=[q_proj,down_proj]")
+    assert code == 0, err
+    before = load_file(decoder / "model.safetensors")
+    after = load_file(tmp_path / "encoder" / "model.safetensors")
+    assert before.keys() == after.keys()
+    table = "model.embed_tokens.weight"
+    assert len(after[table]) == len(before[table]) + 1  # the mask token's row
+    assert torch.equal(after[table][:-1], before[table])
+    assert not torch.equal(after[table][-1], before[table].mean(0))
+    changed = {
+        name for name in before if name != table and not torch.equal(before[name], after[name])
+    }
+    parts = ("self_attn.q_proj", "mlp.down_proj")
+    assert changed == {f"model.layers.{n}.{part}.weight" for n in (0, 1, 2) for part in parts}
+    again = adapt(decoder, "--lora", "rank=2", "--lora", "targets=[q_proj,down_proj]")
+    assert (again[0], "nothing to do" in again[2]) == (0, True)
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_run_again_finds_the_training_done(decoder, adapt, tmp_path):
     adapt(decoder, "--format", "hf")

@@ -6,7 +6,7 @@ encoder (arXiv 2507.00994, section 4.3).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from biphasic.data.building.config import CorpusConfig
     from biphasic.export.write import Format
     from biphasic.model.loading.hub import LocalModel
+    from biphasic.model.shape import Lora
     from biphasic.study.inputs.corpus import DataPaths
     from biphasic.study.inputs.models import Continuation
     from biphasic.training.compute import ComputeConfig
@@ -46,6 +47,13 @@ _OWN_RUN = """\
 # and the run's settings replace the defaults above.
 """
 LEAST_TOKENS = 1 << 20  # minimum tokens of text, even for short training: some of it is held out
+
+
+def _lora(texts: Sequence[str] | None) -> Mapping[str, Any] | None:
+    """Return the mapping of options such as `rank=16`."""
+    from biphasic.config import parse_overrides
+
+    return parse_overrides(texts, option="--lora") if texts else None
 
 
 class Adapt(Training, Revision):
@@ -89,6 +97,11 @@ class Adapt(Training, Revision):
     """Linear warm-up steps. Default: 1/20 of the steps."""
     decay_steps: int | None = option(default=None, least=0)
     """Final linear decay steps. Default: 1/10 of the steps."""
+    lora: Lora | Mapping[str, Any] | None = option(
+        default=None, metavar="KEY=VALUE", type=list[str], convert=_lora
+    )
+    """Train low-rank additions in place of the weights: rank=16, alpha=32, and
+    targets=[q_proj,v_proj] for some layers only."""
     optimizer: AnyOptimizer | Mapping[str, Any] | str | None = option(default=None, type=str)
     """adamw or muon. Default: the state's, else adamw. In Python also its settings."""
     reset_optimizer: bool = False
@@ -214,7 +227,7 @@ class Adapt(Training, Revision):
         corpus = corpus_settings(self.corpus)
         if corpus.vocab_size and corpus.folder is None:
             raise ConfigError("corpus: 'vocab_size' is for a new tokenizer; the model has one")
-        self._recipe("pico", own_peak=1e-3, shape={}).check()
+        self._recipe({"pretrained": str(self.model)}, own_peak=1e-3, shape={}).check()
         return corpus
 
     def _corpus_of(self, corpus: CorpusConfig, model: LocalModel) -> CorpusConfig:
@@ -236,7 +249,7 @@ class Adapt(Training, Revision):
         }
 
     def _phase(self) -> dict[str, Any]:
-        phase = {"objective": self.objective, "steps": self.steps}
+        phase = {"objective": self.objective, "steps": self.steps, "lora": self.lora}
         masked = MLM_PROBABILITY if self.mlm_probability is None else self.mlm_probability
         return {**phase, "mlm_probability": masked}
 

@@ -132,6 +132,7 @@ class Pretrain(Training):
         deadline = math.inf if self.max_seconds is None else time.monotonic() + self.max_seconds
         recipe = read_recipe(self.recipe, self.overrides).skipping(self.skip_steps)
         recipe.check()
+        recipe.check_beginning()
         if not recipe.phases:
             raise ConfigError(
                 "phases: none, so there is nothing to train; give at least one, such as "
@@ -222,8 +223,8 @@ class Estimate(Verb):
     """Estimate memory and time of a recipe, without training it.
 
     Returns:
-        The estimate. No corpus is read: every row counts as full and as one document. Frozen
-        parameters count like trained ones. Memory on a GPU is untested.
+        The estimate. No corpus is read: every row counts as full and as one document. Parameters
+        that `freeze` names count like trained ones. Memory on a GPU is untested.
 
     Raises:
         ConfigError: The recipe or a number is invalid, or the recipe begins with a pretrained

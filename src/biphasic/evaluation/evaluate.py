@@ -337,7 +337,8 @@ def expected_time(plan: Plan, num_runs: int, *, num_workers: int) -> str:
         seconds=rounds * flops / speed.per_second,
         length=min(EXAMPLE_TOKENS, training.protocol.max_seqlen),
         is_known=False,
-        memory=4 * weights,  # weights, gradients and two moments
+        # Weights, gradients and two moments; LoRA has these of few.
+        memory=weights if training.protocol.lora else 4 * weights,
         for_each=" for each run",
         disk=weights,
         advice=precision_advice(precision, speed),

@@ -47,12 +47,22 @@ def add_lora(model: PreTrainedModel, lora: Lora, *, seed: int, mask_id: int | No
         target_modules=targets,
         fan_in_fan_out=isinstance(model.get_submodule(targets[0]), Conv1D),
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):  # peft draws numbers, which are overwritten
         inject_adapter_in_model(settings, model, adapter_name=_ADAPTER)
+    draw_lora(dict(model.named_parameters()), seed=seed)
     use_own_layers(model)
     if mask_id is not None:
         _train_row(model, mask_id)
+
+
+@torch.no_grad()
+def draw_lora(tensors: Mapping[str, Tensor], *, seed: int) -> None:
+    """Draw the random numbers that LoRA begins with, as `nn.Linear` does, on any device."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, tensor in tensors.items():
+        if ".lora_A." in name:
+            bound = tensor.shape[1] ** -0.5
+            tensor.copy_(torch.empty(tensor.shape).uniform_(-bound, bound, generator=generator))
 
 
 def lora_targets(model: PreTrainedModel, lora: Lora) -> list[str]:

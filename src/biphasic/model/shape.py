@@ -144,6 +144,24 @@ def architecture_shape(architecture: Architecture, *, vocab_size: int) -> ModelS
     )
 
 
+def lora_parameters(architecture: Architecture, lora: Lora) -> int:
+    """Count what LoRA adds to a preset's model."""
+    width, inner = architecture.hidden_size, architecture.intermediate_size
+    shared = width // architecture.num_heads * architecture.num_key_value_heads
+    sizes = {  # inputs and outputs
+        ".self_attn.q_proj": width + width,
+        ".self_attn.k_proj": width + shared,
+        ".self_attn.v_proj": width + shared,
+        ".self_attn.o_proj": width + width,
+        ".mlp.gate_proj": width + inner,
+        ".mlp.up_proj": width + inner,
+        ".mlp.down_proj": inner + width,
+    }
+    ends = tuple(f".{target}" for target in lora.targets) or ("",)
+    total = sum(size for name, size in sizes.items() if name.endswith(ends))
+    return architecture.num_layers * lora.rank * total
+
+
 def fused_rows(config: Any) -> dict[str, tuple[int, ...]]:
     """Return the rows of the matrices in one weight, in order, by the name of its module.
 

@@ -27,6 +27,8 @@ from biphasic.facts import facts_to_record
 from biphasic.files import digest, write_json
 from biphasic.model.compute.device import compute_device
 from biphasic.model.compute.forward import batching_of
+from biphasic.model.lora import add_lora, draw_lora, split_lora
+from biphasic.model.shape import Lora
 from biphasic.numerics import running_code
 from biphasic.objectives.lr import learning_rate
 from biphasic.plugins import short_name
@@ -93,15 +95,21 @@ def encode_task(task: Task, tokenizer: TextTokenizer, *, protocol: FinetuneProto
 class Finetuner:
     """One loaded model, fine-tuned repeatedly; its weights are restored after every run."""
 
-    def __init__(self, model: PreTrainedModel, *, precision: FinetunePrecision) -> None:
+    def __init__(
+        self, model: PreTrainedModel, *, precision: FinetunePrecision, lora: Lora | None = None
+    ) -> None:
         """Take ownership of a model and compute in `precision` from now on."""
         if any(parameter.dtype != torch.float32 for parameter in model.parameters()):
             raise ModelError("fine-tuning starts from weights in fp32; load the model again")
         self.precision: FinetunePrecision = precision
-        self._model = model
+        self._model, self._lora = model, lora
+        if lora is not None:
+            add_lora(model, lora, seed=0, mask_id=None)
         self._body = set_precision(model, precision)
         self._initial = {
-            name: master.detach().clone() for name, master in self._body.masters.items()
+            name: master.detach().clone()
+            for name, master in self._body.masters.items()
+            if self._body.working[name].requires_grad
         }
 
     def run(
@@ -122,11 +130,16 @@ class Finetuner:
                     ),
                     generator=generator,
                 )
+                if self._lora is not None:
+                    draw_lora(self._body.masters, seed=derive_seed("finetune-lora", run.seed))
+                    self._body.publish()
                 head.to(self._model.device)
                 set_head_precision(head, self.precision)
                 results = tuple(self._train_and_score(head, run, progress, started))
             if keep is not None:
-                weights = {**self._model.state_dict(), **self._body.masters}
+                weights, _ = split_lora(
+                    self._model, {**self._model.state_dict(), **self._body.masters}
+                )
                 keep(TrainedModel(run, results, weights, head.state_dict()))
             return results
         finally:
@@ -139,6 +152,8 @@ class Finetuner:
                 f"precision: the run needs {run.protocol.precision}, but the model was prepared "
                 f"for {self.precision}; group runs by precision"
             )
+        if run.protocol.lora != self._lora:
+            raise ConfigError("lora: the model was prepared for another; group runs by lora")
         if run.protocol.batching != batching_of(self._model):
             raise ConfigError(
                 f"batching: the run needs {run.protocol.batching} sequences, but the model was "
@@ -219,8 +234,9 @@ class Finetuner:
         if not run.task.num_train or run.protocol.is_probe:
             return 0, True
         embedding = self._model.get_input_embeddings()
-        # Without fp32 weights, per-step decay would be lost in rounding.
-        if self.precision == "paper" or not isinstance(embedding, nn.Embedding):
+        # Without fp32 weights, per-step decay would be lost in rounding. LoRA trains no table.
+        is_whole = self.precision == "paper" or self._lora is not None
+        if is_whole or not isinstance(embedding, nn.Embedding):
             optimizer = _new_optimizer(self._body, head, run.protocol)
             return _take_steps(encoder, head, optimizer, run, progress)
         # Padding is read as well, so its embedding row counts.
@@ -233,8 +249,9 @@ class Finetuner:
 
     @torch.no_grad()
     def _put_weights_back(self) -> None:
-        for name, master in self._body.masters.items():
-            master.copy_(self._initial[name])
+        for name, initial in self._initial.items():
+            master = self._body.masters[name]
+            master.copy_(initial)
             master.grad = self._body.working[name].grad = None
         self._body.publish()
 
@@ -248,7 +265,8 @@ def finetune_group(
 ) -> Iterator[tuple[Result, ...]]:
     """Fine-tune a model once per run, each time from its current weights; see `Finetuner`."""
     if runs:
-        finetuner = Finetuner(model, precision=runs[0].protocol.precision)
+        protocol = runs[0].protocol
+        finetuner = Finetuner(model, precision=protocol.precision, lora=protocol.lora)
         for run in runs:
             yield finetuner.run(run, progress=progress, keep=keep)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from biphasic.config import Config
 from biphasic.data.packing import Attention, Batching
 from biphasic.facts import KindFacts
+from biphasic.model.shape import Lora
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.recipe import FinetunePrecision
@@ -25,6 +26,7 @@ _ADDED = (
     "pooling",
     "train",
     "layer",
+    "lora",
 )
 _OPTIMIZER_NAMES = {
     "beta1": "adam_beta1",
@@ -52,6 +54,8 @@ class FinetuneProtocol(Config):
     layer: Layer = None
     """Probes: the layer whose states are read, 0 for the embeddings; best: the one with the best
     validation score. By default the last, after the final norm."""
+    lora: Annotated[Lora | None, Field(exclude_if=lambda lora: lora is None)] = None
+    """Train low-rank additions to the encoder's matrices in place of its weights, with the head."""
     max_steps: PositiveInt = PAPER_STEPS
     """Maximum optimizer steps of a run."""
     max_epochs: PositiveInt = 1
@@ -109,6 +113,8 @@ class FinetuneProtocol(Config):
             raise ValueError(f"reading: {self.reading} needs attention: bidirectional")
         if self.is_probe and (self.head == "dense" or self.precision == "paper"):
             raise ValueError("train: head needs head: linear and precision: fp32 or bf16")
+        if self.lora is not None and (self.is_probe or self.precision == "paper"):
+            raise ValueError("lora needs train: all and precision: fp32 or bf16")
         if self.layer is not None and not self.is_probe:
             raise ValueError(f"layer: {self.layer} needs train: head")
         return self
@@ -174,6 +180,8 @@ class FinetuneProtocol(Config):
             if (name not in _ADDED or value != type(self).model_fields[name].default)
             and (name != "head" or self.has_dense_head(is_pooled=is_pooled))
         }
+        if self.lora is not None:
+            settings["lora"] = self.lora.determinants()
         optimizer = self.optimizer
         constants = {old: getattr(optimizer, new) for new, old in _OPTIMIZER_NAMES.items()}
         return {**settings, **constants, "similarity_scale": SIMILARITY_SCALE}

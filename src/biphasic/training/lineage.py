@@ -86,6 +86,7 @@ class Lineage:
     def __init__(self, recipe: Recipe, fingerprint: DataFingerprint) -> None:
         """Check the recipe and prepare its expansion."""
         recipe.check()
+        recipe.check_beginning()
         self.recipe, self.fingerprint = recipe, fingerprint
 
     @cached_property

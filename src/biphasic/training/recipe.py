@@ -132,11 +132,6 @@ class Recipe(RecipeSettings):
         """Raise an error if settings are invalid together, for any data."""
         check_step_size(self.rows_per_step, max_seqlen=self.max_seqlen)  # also of held-out losses
         check_phases(self.placed_phases)
-        if self.phases and self.phases[0].lora and self.architecture:
-            raise ConfigError(
-                "phases.0.lora: the weights are random, and would stay so; train them in a phase "
-                "before, or begin with a pretrained model"
-            )
         for step in self.skip_steps:
             if self.phases and not 0 <= step < self.total_steps:
                 raise ConfigError(
@@ -151,6 +146,14 @@ class Recipe(RecipeSettings):
                 whole = phase_corpus(phase.corpus, corpus, where=f"phases.{index}.corpus")
                 phases[index] = phase.model_copy(update={"corpus": whole})
         return self.model_copy(update={"phases": tuple(phases)})
+
+    def check_beginning(self) -> None:
+        """Raise an error if random weights never train; estimates are of dimensions alone."""
+        if self.phases and self.phases[0].lora and self.architecture:
+            raise ConfigError(
+                "phases.0.lora: the weights are random, and would stay so; train them in a phase "
+                "before, or begin with a pretrained model"
+            )
 
     def skipping(self, steps: Iterable[int]) -> Recipe:
         """Return the recipe with further steps to skip."""

@@ -14,7 +14,8 @@ from biphasic.data.packing import pack_sequences
 from biphasic.model.compute.layers import recompute_activations
 from biphasic.model.cpu.kernels import cpu_kernels
 from biphasic.model.loading.build import architecture_config, new_model
-from biphasic.model.shape import KEPT_KEYS, PRESETS, Architecture
+from biphasic.model.lora import add_lora
+from biphasic.model.shape import KEPT_KEYS, PRESETS, Architecture, Lora, lora_parameters
 from biphasic.study.plan.cost import Parameters, parameters_of, state_bytes
 from biphasic.study.sizing.estimate import choose_device, known_devices
 from biphasic.study.sizing.memory import MARGIN, PROCESS_BYTES, PassShape, Training
@@ -92,6 +93,34 @@ def test_muon_keeps_one_moment_of_matrices_in_layers():
         assert state_bytes(Recipe(**made), vocab_size=VOCAB) == 4 * (total + moments)
         estimated = estimate(made, vocab_size=VOCAB, devices=2).memory
         assert estimated["sharded"].moments == 4 * moments // 2
+
+
+def test_lora_has_gradients_and_moments_of_what_it_adds_alone():
+    total, one = BODY + 2 * 48 * VOCAB, PassShape(1, 1, supervised=1)
+    architecture = training().architecture
+    model = new_model(
+        architecture_config(
+            architecture, vocab_size=VOCAB, max_seqlen=8,
+            special_ids={"bos": 0, "eos": 1, "pad": 2, "mask": 3},
+        ),
+        init_seed=0,
+    )  # fmt: skip
+    lora = Lora(rank=3, targets=("k_proj", "mlp.up_proj", "down_proj"))
+    add_lora(model, lora, seed=0, mask_id=None)
+    added = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert lora_parameters(architecture, lora) == added
+    assert lora_parameters(architecture, Lora(rank=3)) > added
+    peak = training(lora=lora).peak(one)
+    assert peak.masters == 4 * (total + added)
+    assert peak.weights == 2 * (total - 48 * VOCAB + added)
+    assert (peak.moments, peak.gradients) == (8 * added, 0)  # before the backward pass
+    assert training(lora=lora).peak(replace(one, num_passes=2)).gradients == 4 * added
+    phase = {"objective": "mlm", "steps": 2, "lora": lora}
+    made = recipe(phases=[phase])
+    estimated = estimate(made, vocab_size=VOCAB).memory["stored"]
+    assert estimated.moments == 8 * added
+    mixed = recipe(phases=[{"objective": "clm", "steps": 1}, phase])
+    assert estimate(mixed, vocab_size=VOCAB).memory["stored"].moments == 8 * total
 
 
 def test_several_passes_and_processes_hold_more_gradients():

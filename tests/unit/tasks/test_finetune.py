@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from contextlib import contextmanager
 
@@ -13,7 +14,8 @@ from transformers import EuroBertConfig, EuroBertForSequenceClassification
 from biphasic.errors import ConfigError, ModelError
 from biphasic.files import digest
 from biphasic.model.compute.forward import pooled
-from biphasic.tasks.encoding import new_head
+from biphasic.model.shape import Lora
+from biphasic.tasks.encoding import Encoder, new_head
 from biphasic.tasks.finetune import (
     Finetuner,
     FinetuneRun,
@@ -72,6 +74,54 @@ def same(first, second):
         for name, column in one.columns.items():
             assert list(column) == list(two.columns[name]), name
         assert one.by_type == two.by_type
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_lora_learns_with_the_encoder_frozen_to_the_bit(model, run_of, precision):
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    changes = {"lora": Lora(rank=4), "precision": precision, "learning_rate": 1e-2}
+    run, other = (run_of("sc", seed=seed, **changes) for seed in (0, 1))
+    kept = []
+    finetuner = Finetuner(model, precision=precision, lora=changes["lora"])
+    first = finetuner.run(run, keep=kept.append)
+    [(result, scores)] = first
+    assert result.protocol["lora"]["rank"] == 4
+    assert scores["test"].metrics["accuracy"] > 0.9
+    (trained,) = kept
+    assert trained.weights.keys() == before.keys()
+    changed = {n for n, t in before.items() if not torch.equal(t, trained.weights[n])}
+    targets = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    assert changed == {n for n in before if n.split(".")[-2] in targets}
+    # A run between two changes nothing, and another seed begins with other numbers.
+    for each in (other, run):
+        finetuner.run(each, keep=kept.append)
+    name = next(iter(changed))
+    one, second, third = ({**each.weights}[name] for each in kept)
+    assert torch.equal(one, third)
+    assert not torch.equal(one, second)
+
+
+def test_merged_lora_computes_what_was_trained(model, run_of):
+    merged, trained, states = copy.deepcopy(model), {}, []
+    lora = Lora(rank=4, alpha=7)
+    run = run_of("sc", lora=lora, learning_rate=1e-2)
+    probes = list(run.task.trained_sequences)[:4]
+
+    def read(which):
+        with torch.no_grad():
+            states.append(Encoder(which.eval(), run.task.pad_id).states(probes)[0])
+
+    def keep(finetuned):
+        trained.update(finetuned.weights)
+        read(model)
+
+    read(model)
+    Finetuner(model, precision="fp32", lora=lora).run(run, keep=keep)
+    merged.load_state_dict(trained)
+    read(merged)
+    before, unmerged, after = states
+    torch.testing.assert_close(after, unmerged, rtol=1e-5, atol=1e-5)
+    assert (after - before).abs().max() > 0.1
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_a_fine_tuning_is_named_by_every_constant_but_later_ones_at_their_defaul
     plain = FinetuneProtocol()
     named = set(plain.determinants(is_pooled=True))
     unnamed = {"attention", "batching", "head", "optimizer", "reading"}
-    unnamed |= {"train_examples", "pooling", "train", "layer"}
+    unnamed |= {"train_examples", "pooling", "train", "layer", "lora"}
     assert set(FinetuneProtocol.model_fields) - named == unnamed
     same = FinetuneProtocol(batching="packed", head="linear")
     assert plain.determinants(is_pooled=True) == same.determinants(is_pooled=True)
@@ -57,6 +57,18 @@ def test_a_fine_tuning_is_named_by_every_setting_of_its_optimizer():
     for name in set(AdamW.model_fields) - {"name"}:
         other = FinetuneProtocol(optimizer={name: 0.5}).determinants(is_pooled=True)
         assert other != plain, name
+
+
+def test_lora_names_a_fine_tuning_as_resolved():
+    one, same, other = (
+        FinetuneProtocol(lora=lora).determinants(is_pooled=True)
+        for lora in ({"rank": 4}, {"rank": 4, "alpha": 8}, {"rank": 4, "alpha": 4})
+    )
+    assert one == same != other
+    assert "lora" not in FinetuneProtocol().model_dump(mode="json")
+    for changes in ({"train": "head"}, {"precision": "paper"}):
+        with pytest.raises(ValidationError, match="lora needs train: all"):
+            FinetuneProtocol(lora={"rank": 4}, **changes)
 
 
 def test_identities_of_earlier_fine_tunings_stay():

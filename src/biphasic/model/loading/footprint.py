@@ -14,11 +14,13 @@ from biphasic.errors import ModelError, ModelFilesError
 from biphasic.model.compute.device import compute_device
 
 # Train in this precision, with fp32 weights and AdamW; or `load` only.
-Use = Literal["fp32", "bf16", "load"]
+Use = Literal["fp32", "bf16", "fp32 by LoRA", "bf16 by LoRA", "load"]
 
 # Bytes per parameter. fp32 weights: 4; gradients: 4; two moments: 8. bf16 adds working copies
-# and their gradients: 2 + 2.
-_BYTES: dict[Use, int] = {"load": 4, "fp32": 16, "bf16": 20}
+# and their gradients: 2 + 2. LoRA has gradients and moments of few.
+_BYTES: dict[Use, int] = {
+    "load": 4, "fp32": 16, "bf16": 20, "fp32 by LoRA": 4, "bf16 by LoRA": 6
+}  # fmt: skip
 # Limit, usage, and a table whose file cache can be dropped: control groups v2, v1.
 _GROUPS = (
     ("memory.max", "memory.current", "memory.stat", "inactive_file"),

@@ -22,14 +22,14 @@ from biphasic.model.compute.forward import first_position
 from biphasic.model.contract import ModelLimits, check_contract, model_limits
 from biphasic.model.loading.build import empty_body, load_pretrained
 from biphasic.model.loading.configurations import extend_config
-from biphasic.model.loading.footprint import check_memory, free_memory, required_memory
+from biphasic.model.loading.footprint import Use, check_memory, free_memory, required_memory
 from biphasic.model.loading.hub import LocalModel, claimed_identity, fetch_model
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phases import uses_of_head
 from biphasic.store import STATE, Store, complete_folder, is_complete
 from biphasic.study.settings.tuned_rates import with_last_schedule
 from biphasic.training.lineage import DataFingerprint, Lineage
-from biphasic.training.recipe import PretrainedModel, Recipe
+from biphasic.training.recipe import Precision, PretrainedModel, Recipe
 
 
 def fetch_pretrained(
@@ -117,7 +117,10 @@ def check_positions(recipe: Recipe, model: Path) -> None:
 def check_model(model: LocalModel, recipe: Recipe, *, name: str) -> None:
     """Check that a recipe can train a model, and its tokenizer, before its corpus is built."""
     check_vocabulary(model.folder, TextTokenizer.load(model.folder), name=name)
-    check_memory(model.folder, use=recipe.precision)
+    is_lora = all(phase.lora for phase in recipe.phases)
+    by_lora: dict[Precision, Use] = {"fp32": "fp32 by LoRA", "bf16": "bf16 by LoRA"}
+    precision = recipe.precision
+    check_memory(model.folder, use=by_lora[precision] if is_lora else precision)
     check_training(model, [recipe])
 
 

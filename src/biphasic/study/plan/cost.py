@@ -139,6 +139,8 @@ def state_bytes(recipe: Recipe, *, vocab_size: int) -> int | None:
     parameters = parameters_of(recipe, vocab_size=vocab_size)
     if shape is None or parameters is None:
         return None
+    if recipe.phases and recipe.phases[-1].lora:  # its matrices are kept as before, too
+        return FP32 * (parameters.total + shape.body)
     moments = num_moments(recipe.optimizer, parameters, layer_matrices=shape.body)
     return FP32 * (parameters.total + moments)
 

@@ -43,6 +43,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "both": {"shard": "full", "activation_checkpointing": True},
 }
 _MOST_ROWS = 1 << 20
+_WEIGHTS = {"fp32": 4, "bf16": 6}  # bytes of a parameter that does not train
 
 
 def estimate_recipe(
@@ -159,17 +160,19 @@ def _peak(training: Training, placed: PlacedPhase, most: int | None = None) -> M
         # Between three and more passes, memory does not differ.
         num_passes=min(3, -(-needed // rows) + num_parts - 1),
     )
-    return training.peak(largest).of_process()
+    return replace(training, lora=placed.phase.lora).peak(largest).of_process()
 
 
 def least_memory(recipe: Recipe, *, vocab_size: int, compute: ComputeConfig, is_gpu: bool) -> int:
     """Return the peak memory of a process in bytes; 0 if unknown."""
-    # A pretrained model's is that of weights, gradients and moments alone.
+    # A pretrained model's is that of weights, gradients and moments alone; by LoRA, of weights.
     parameters = parameters_of(recipe, vocab_size=vocab_size)
     state = state_bytes(recipe, vocab_size=vocab_size)
     if parameters is None or state is None:
         return 0
     if recipe.architecture is None:
+        if all(phase.lora for phase in recipe.phases):
+            return _WEIGHTS[recipe.precision] * parameters.total
         return state + FP32 * parameters.total
     kernels = "cuda" if is_gpu else "cpu"
     training = _training(recipe, recipe.architecture, parameters, compute, kernels)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, replace
 from typing import Literal
 
-from biphasic.model.shape import GROUP_LOGITS, KEPT_KEYS, Architecture
+from biphasic.model.shape import GROUP_LOGITS, KEPT_KEYS, Architecture, Lora, lora_parameters
 from biphasic.study.plan.cost import FP32, Parameters, num_moments
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.optimizer import OptimizerConfig
@@ -95,18 +95,25 @@ class Training:
     # all.
     shards: int = 1
     optimizer: OptimizerConfig = _ADAMW
+    lora: Lora | None = None  # what trains in place of the weights
 
     def peak(self, rows: PassShape) -> Memory:
         """Return the parts of the peak of an update, from the second update on."""
         before, stored = self._sums_before(rows), self._stored(rows)
         at_head = self._memory(gradients=before, activations=stored, head=self._head(rows))
         at_backward = self._memory(
-            gradients=before
-            + (self._bytes if self.processes == 1 else FP32) * self.parameters.head,
+            gradients=before + (self._bytes if self.processes == 1 else FP32) * self._trained.head,
             activations=stored + (rows.tokens * self._layer(rows) if self.recomputes else 0),
             temporary=rows.tokens * self._in_backward(rows),
         )
         return max(at_head, at_backward, self._at_update(rows), key=lambda memory: memory.total)
+
+    @property
+    def _trained(self) -> Parameters:
+        """Parameters that have gradients and moments."""
+        if self.lora is None:
+            return self.parameters
+        return Parameters(body=lora_parameters(self.architecture, self.lora), embeddings=0, head=0)
 
     @property
     def _bytes(self) -> int:
@@ -132,12 +139,15 @@ class Training:
         head: int = 0,
         temporary: int = 0,
     ) -> Memory:
-        parameters = self.parameters
+        parameters, trained = self.parameters, self._trained
         norms = self.architecture.hidden_size * (2 * self.architecture.num_layers + 1)
-        moments = num_moments(self.optimizer, parameters, layer_matrices=parameters.body - norms)
+        matrices = trained.body if self.lora else trained.body - norms
+        moments = num_moments(self.optimizer, trained, layer_matrices=matrices)
+        added = trained.total if self.lora else 0
+        copies = _BF16 if self.precision == "bf16" else 0
         return Memory(
-            weights=self._working(is_update=is_update),
-            masters=FP32 * (parameters.total // self.shards),
+            weights=self._working(is_update=is_update) + copies * added,
+            masters=FP32 * ((parameters.total + added) // self.shards),
             moments=FP32 * moments // self.shards,
             gradients=gradients,
             activations=activations,
@@ -163,7 +173,7 @@ class Training:
         return FP32 * self._outside + rounded_head + 2 * self._bytes * layer
 
     def _at_update(self, rows: PassShape) -> Memory:
-        parameters = self.parameters
+        parameters = self._trained
         copies = parameters.total - parameters.embeddings
         # The embeddings' gradient is computed apart, and then added to the sum.
         fresh = self._bytes * copies + FP32 * parameters.embeddings
@@ -184,7 +194,7 @@ class Training:
 
     def _sums_before(self, rows: PassShape) -> int:
         """Return the bytes of fp32 gradients of earlier passes during the last one."""
-        sums = FP32 * self.parameters.total
+        sums = FP32 * self._trained.total
         return sums // self.shards if rows.num_passes > 1 else 0
 
     def _stored(self, rows: PassShape) -> int:
@@ -253,11 +263,12 @@ class Training:
         logits, states = group * vocab_size, group * a.hidden_size
         num_groups = -(-rows.supervised // max(group, 1))
         # Several groups: the sum so far and the next one in fp32, and the group's own gradient.
+        matrix = self._trained.head
         sums = 0 if num_groups == 1 else FP32 * matrix
         adding = 0 if num_groups == 1 else (2 * FP32 + size) * matrix
         if self.kernels == "cpu":
             # The product for the weight's gradient copies logits and states, transposed.
-            copied = 2 * FP32 * (logits + states)
+            copied = 2 * FP32 * (logits + states) if matrix else 0
             product = copied + (_BF16 * logits if self._widens else 0) + FP32 * matrix
             return max(product + sums, size * logits + adding) + _HEAD_BLOCKS
         # Logits, and their softmax in fp32; bf16 logits are widened first.
