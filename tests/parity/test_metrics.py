@@ -28,6 +28,7 @@ from biphasic.tasks.metrics import (
     pearson,
     question_metrics,
     retrieval_scores,
+    rounding_ties,
     sentence_token_f1,
     spearman,
     top_documents,
@@ -65,10 +66,18 @@ def test_squad_scores_equal_the_reference_on_every_case(squad_golden):
         ("2,008 年", "2008年", 1.0, 1.0),
         ("𠮷野家", "𠮷", 0.0, 2 * (1 / 3) / (1 / 3 + 1)),
         ("。", "北京", 0.0, 0.0),
+        ("STRAẞE", "strasse", 0.0, 0.0),  # in lower case, which does not fold ẞ into ss
     ],
 )
 def test_answers_are_compared_by_characters_of_east_asia(prediction, answer, exact, f1):
     assert answer_scores(prediction, [answer], tokens="characters") == (exact, pytest.approx(f1))
+
+
+def test_predictions_that_differ_by_rounding_alone_are_ties_on_the_scale_of_the_answers():
+    rounding = 8 * float(np.finfo(np.float32).eps)
+    predicted = 0.5 + 1.5 * rounding * np.array([-1, 0, 1])
+    assert rounding_ties(predicted).tolist() == predicted.tolist()
+    assert rounding_ties(predicted, scale=2.0).tolist() == [0.5] * 3
 
 
 def test_squad_golden_cases_cover_what_they_should(squad_golden):

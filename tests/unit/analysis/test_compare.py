@@ -63,7 +63,8 @@ def test_only_common_seeds_are_paired():
 def test_without_a_spread_nothing_is_known(first, second):
     found = compare_arms(made_scores({"a": first, "b": second}), "a", "b", "d")
     assert found.verdict == "unknown"
-    assert found.p_value is None
+    values = found.p_value, found.p_adjusted, found.p_adjusted_over_seeds
+    assert values == (None, None, None)
     assert found.mean == pytest.approx(10.0)
 
 
@@ -194,7 +195,7 @@ def test_welch_is_used_if_only_means_are_known():
     scores = made_scores({"a": HIGH, "b": HIGH}, convention="paper")
     cells = {("a", "d"): Score(Estimate(56.0, 1.96, 5)), ("b", "d"): Score(Estimate(50.0, 3.92, 5))}
     found = compare_arms(dataclasses.replace(scores, cells=cells), "a", "b", "d")
-    assert found.num_pairs == 0
+    assert (found.num_pairs, found.is_pooled) == (0, False)
     assert (found.mean, found.half_width) == (6.0, pytest.approx(1.96 * math.sqrt(5)))
     assert found.p_value == pytest.approx(2 * t.sf(6 / math.sqrt(5), 100 / 17))
 

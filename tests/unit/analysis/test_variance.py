@@ -32,7 +32,9 @@ def test_seeds_and_rates_by_hand():
     assert split.pretraining.deviation is None
     assert split.pretraining.basis == "each model was pretrained once"
     assert split.examples.deviation is None
-    assert len(split) == 4
+    assert [source.name for source in split] == [
+        "pretraining seed", "fine-tuning seed", "choice of the learning rate", "test examples"
+    ]  # fmt: skip
 
 
 def test_a_choice_that_reduces_variance_adds_nothing_and_is_reported():

@@ -32,7 +32,7 @@ def test_packed_files_are_unpacked(tmp_path):
     path.write_bytes(gzip.compress('{"a": "é"}\n'.encode()))
     assert [row.value for row in rows(path)] == [{"a": "é"}]
     path.write_bytes(b'{"a": 1}\n')
-    with pytest.raises(DataError, match=r"a\.jsonl\.gz: damaged \.gz data"):
+    with pytest.raises(DataError, match=r"a\.jsonl\.gz: damaged \.gz data after line 0 "):
         list(read_lines(path))
     path.write_bytes(gzip.compress(b'{"a": 1}\n' * 1000)[:-12])
     with pytest.raises(DataError, match=r"a\.jsonl\.gz: damaged \.gz data"):
@@ -57,6 +57,34 @@ def test_lines_that_cannot_be_read(tmp_path, content, message):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"a": 1}\n' + content + b"\n")
     refused(path, 2, message)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"abc\0", "1 of the first 4 bytes are NUL, as in UTF-16"), (b"abcd\0", "a NUL byte;")],
+)
+def test_lines_with_a_quarter_of_nul_bytes_are_of_utf_16(tmp_path, content, message):
+    path = tmp_path / "a.txt"
+    path.write_bytes(content)
+    refused(path, 1, ".*" + message)
+
+
+def test_lines_of_text_are_rows(tmp_path):
+    path = write(tmp_path, "a.txt", " first \r\nsecond")
+    assert [(row.where, row.value) for row in rows(path)] == [
+        (f"{path}:1", {"text": " first "}),
+        (f"{path}:2", {"text": "second"}),
+    ]
+
+
+def test_a_missing_field_is_named_beside_the_others(tmp_path):
+    path = write(tmp_path, "a.jsonl", '{"a": 1, "b": 2}\n{}')
+    first, second = rows(path)
+    for row, others in ((first, "'a', 'b'"), (second, "none")):
+        for read in (row.text, row.real):
+            with pytest.raises(DataError) as error:
+                read("c")
+            assert str(error.value) == f"{row.where}: no field 'c'; there are {others}"
 
 
 def test_whole_surrogate_pairs_are_one_character(tmp_path):

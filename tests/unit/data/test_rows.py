@@ -219,6 +219,10 @@ def test_memory_is_bounded_by_the_window():
     documents = [p.document for step in (63, 64, 65) for row in plan.rows(step) for p in row]
     assert len(set(documents)) == 3 * 4 * 2
     assert lengths.sizes in ([512] * 2, [512] * 3)  # the next one may be planned ahead
+    plan.rows(193)
+    planned = len(lengths.sizes)
+    plan.rows(63)  # is of a window that was given up
+    assert lengths.sizes == [512] * (planned + 1)
 
 
 @pytest.mark.parametrize(

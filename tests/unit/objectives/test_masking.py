@@ -21,6 +21,7 @@ from objective_rows import (
     supervise,
 )
 
+from biphasic.data.packing import lay_out
 from biphasic.data.rows import Piece, RowBatch
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.errors import ConfigError
@@ -325,6 +326,17 @@ def test_mntp_stays_within_the_sequence():
         "replacement": "mask",
         "mask_seed": 7,
     }
+
+
+def test_mntp_predicts_no_first_token_of_a_sequence_that_begins_within_a_document():
+    sequences = [np.array([4, 5, 6]), np.array([BOS, 7, EOS])]
+    packed = lay_out(sequences, [range(2)], row_length=6, pad_id=PAD)
+    texts = np.array([[0, 3], [4, 5]])
+    batch = RowBatch(packed, (Piece(0, 0, 5, 8), Piece(0, 1, 0, 1)), texts)
+    found = supervise(Mntp(objective="mntp", mlm_probability=1.0), batch, VOCABULARY, mask_seed=0)
+    assert found.rows.input_ids.tolist() == [[MASK, MASK, MASK, BOS, MASK, EOS]]
+    assert found.positions.tolist() == [0, 1, 3]
+    assert found.labels.tolist() == [5, 6, 7]
 
 
 @pytest.mark.parametrize(

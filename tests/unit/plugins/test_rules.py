@@ -104,6 +104,8 @@ BROKEN = {
     "objectives": {
         "rows": (STRIDE, ("rows = batch.packed", "rows = batch.packed.part(0, 1)"),
                  ("in batch.texts", "in batch.part(0, 1).texts")),
+        "rows, no tuple": (STRIDE, ("(Supervision(rows", "[Supervision(rows"),
+                           ("causal=False),)", "causal=False)]")),
         "positions": (STRIDE, (TEXTS, f"{TEXTS}[::-1].copy()")),
         "specials": (STRIDE, ("in batch.texts", "in rows.spans")),
         "directions": (STRIDE, ("frozenset({False})", "frozenset({True})")),

@@ -210,6 +210,7 @@ def test_random_vectors_score_as_those_of_a_plain_script(drawn: list[dict[str, A
     assert np.mean(scores) == pytest.approx(15.6, abs=2), scores
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("with_vectors", [False, pytest.param(True, marks=real)])
 def test_the_report_of_then_nano_finds_that_retrieval_measures_no_pretraining(
     with_vectors: bool, tmp_path: Path, request: pytest.FixtureRequest
