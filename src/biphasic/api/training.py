@@ -140,7 +140,7 @@ class Pretrain(Training):
             )
         compute = parse_compute(self.compute, threads=self.threads)
         corpus = corpus_of(corpus_settings(self.corpus), [recipe])
-        recipe = recipe.reading(corpus)
+        recipe = recipe.on(corpus)
         compute.check_rows(recipe.placed_phases)
         tune_allocator()
         with self.computing(), viewed_in_wandb(self.wandb):
@@ -172,7 +172,7 @@ class Pretrain(Training):
         compute = parse_compute(self.compute)
         recipe = read_recipe(self.recipe, self.overrides).skipping(self.skip_steps)
         corpus = corpus_of(corpus_settings(self.corpus), [recipe])
-        return recipe_text(recipe.reading(corpus), corpus=corpus, compute=compute)
+        return recipe_text(recipe.on(corpus), corpus=corpus, compute=compute)
 
 
 class MergeModels(Verb):

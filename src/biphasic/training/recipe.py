@@ -138,7 +138,7 @@ class Recipe(RecipeSettings):
                     f"skip_steps: no step {step}; steps are 0 to {self.total_steps - 1}"
                 )
 
-    def reading(self, corpus: CorpusConfig) -> Recipe:
+    def on(self, corpus: CorpusConfig) -> Recipe:
         """Return the recipe on a corpus, with all settings of the corpora of its phases."""
         phases = list(self.phases)
         for index, phase in enumerate(phases):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from biphasic import pretrain
+from biphasic import adapt, pretrain
 from biphasic.data.building.build import build_corpus
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.corpus import Corpus
@@ -164,6 +164,8 @@ def test_a_corpus_of_a_phase_is_a_job_and_test_examples_are_looked_for_in_it(
     config = study(texts, tasks=[{"name": "first", "source": str(task)}])
     file, root = tmp_path / "study.yaml", tmp_path / "runs"
     file.write_text(yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True)))
+    planned = cli("study", "plan", file, "--root", root)[1]
+    assert [line for line in planned.splitlines() if "reads better.jsonl from step 4" in line]
     code, _, said = cli("study", "jobs", file, "--root", root)
     assert code == 0, said
     assert "1 of 2 test examples occur in the training corpus" in said
@@ -200,6 +202,28 @@ def test_shares_of_languages_are_annealed(texts, tmp_path):
     axes = {"phases.1.corpus.share.temperature": [0.3, 0.5]}
     arms = study(texts, corpus=run, arms=[{"phases": phases, "axes": axes}]).arms
     assert [arm.name for arm in arms] == ["pico-mlm40-2-mlm40.t0.3-4", "pico-mlm40-2-mlm40.t0.5-4"]
+
+
+def test_a_state_with_a_phase_of_its_own_text_is_trained_on(texts, tmp_path):
+    """Its recipe has all settings of that text, so the run goes on whatever is read next."""
+    state = pretrain(recipe(texts), corpus=corpus(texts), root=tmp_path / "runs", quiet=True)
+    made = adapt(
+        state, tmp_path / "made", corpus=str(parent(state).parent), steps=2,
+        root=tmp_path / "runs", quiet=True, format="hf",
+    )  # fmt: skip
+    assert made.is_dir()
+    states = [read(path.parent) for path in tmp_path.glob("runs/store/states/*/state.json")]
+    [later] = [one for one in states if one["step"] == 8]
+    assert later["parent"] == state.name
+    assert later["ledger"][:2] == read(state)["ledger"]
+    assert "corpus" not in later["ledger"][2]
+
+
+def parent(state: Path) -> Path:
+    """Return the folder of the text of a state's run."""
+    run = read(state)["ground"]["corpus_hash"]
+    every = state.parents[1].glob("data/*/train")
+    return next(path for path in every if Corpus(path).content_hash == run)
 
 
 REFUSED = {

@@ -118,7 +118,10 @@ def test_the_study_of_two_languages_runs_and_its_report_opens(tmp_path, cli, unp
     data = record["provenance"]["data"]
     shares = [data[f"corpus of phases, text.jsonl:en.text.jsonl:es.t{t}"] for t in ("0", "0.5")]
     assert shares[0]["tokens"] < shares[1]["tokens"] < data["training corpus"]["tokens"]
-    # All arms share the tokenizer, and arms with phases in common their states.
+    assert cli("study", "verify", tmp_path / "runs/languages")[0] == 0
+    assert cli("study", "report", tmp_path / "runs/languages")[0] == 0  # from its saved settings
+    assert "finished" in cli("study", "status", tmp_path / "runs/languages")[1]
+    # Arms with phases in common share their states.
     segments = {arm["name"]: arm["segments"] for arm in record["arms"]}
     assert segments["annealed"][:1] == segments["sizes"][:1]
     plan = resolve(

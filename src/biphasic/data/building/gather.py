@@ -304,7 +304,7 @@ class Blend:
         self.names = unique_names([source.short_name for source in config.sources])
         self._shares = [source.share for source in config.sources if source.share is not None]
         self.block_bytes = block_bytes
-        if config.max_tokens is not None:
+        if config.max_tokens is not None and config.share is None:
             # Avoids reading much more than needed of a large or remote source.
             needed = config.max_tokens * MOST_BYTES_PER_TOKEN // 2
             self.block_bytes = min(block_bytes, max(needed, _LEAST_BLOCK_BYTES))

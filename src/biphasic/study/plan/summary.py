@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from biphasic.amounts import count, rate
+from biphasic.data.building.config import short_corpus_name
 from biphasic.plugins import short_name
 from biphasic.records import SEED_STREAMS, fixed_streams
 from biphasic.shown import Shown
@@ -265,6 +266,7 @@ class StudyPlan(Shown):
             rows=rows,
             saved=round(saved, 2),
             short_name=short_name,
+            corpus_name=short_corpus_name,
             all_flops=(summary.shared + Cost(flops=summary.finetuning_flops)).flops,
             unknown="not known here",
         )

@@ -65,7 +65,7 @@ RESERVED = (STORE, "logs")  # Names of folders in a root that are not studies.
 _USUAL_INPUT = 512  # Longest input of finished encoders, in tokens, unless the protocol says.
 _OF_TUNING = {
     "recipe": {"max_seqlen", "rows_per_step", "rows", "precision"},
-    "corpus": {"libraries", "vocab_size", "max_tokens", "max_documents"},
+    "corpus": {"libraries", "vocab_size", "max_tokens", "max_documents", "share"},
 }
 _OF_NO_ARM = {"learning_rate": {"peak": 1e-3}}  # The recipe of a study that pretrains nothing.
 
@@ -387,7 +387,7 @@ class StudyConfig(Config):
             recipe = with_first_peak(recipe, rate.peak)
         if last := last_rate(arm, self.tuned_rates):
             recipe = with_last_schedule(recipe, peak=last.peak)
-        return recipe.reading(self.corpus)
+        return recipe.on(self.corpus)
 
     def tuned_rate_of(self, arm: ArmConfig) -> TunedRate | None:
         """Return the tuned rate of an arm's first schedule, if it has one."""
