@@ -71,7 +71,10 @@ def test_from_texts_to_vectors(cli, place, monkeypatch):
     monkeypatch.chdir(place)
     texts = [*REVIEWS.values(), "", "with the cat " * 60]
     (place / "texts.txt").write_text("\n".join(texts) + "\n")
-    code, out, err = cli("encode", "model", "texts.txt", "--out", "x.npy", "--normalize")
+    encode = ("encode", "model", "texts.txt", "--out", "x.npy", "--normalize")
+    code, _, err = cli(*encode)
+    assert (code, "texts.txt:4: longer than the 64 tokens" in err) == (2, True)
+    code, out, err = cli(*encode, "--long-texts", "truncate")
     assert code == 0, err
     assert out.startswith("x.npy: 4 vectors, ")
     assert "truncated: 1 of 4, longer than 64 tokens\nempty: 1 of 4\n" in err

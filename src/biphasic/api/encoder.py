@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from biphasic.export.push import Upload
-    from biphasic.tasks.embedding import Embedder
-    from biphasic.tasks.encoding import FinetunedModel
+    from biphasic.tasks.embedding import Embedder, LongVectors
+    from biphasic.tasks.encoding import FinetunedModel, LongTexts
     from biphasic.tasks.inputs import Source
     from biphasic.tasks.language import Fillings, LanguageModel, PairScores
     from biphasic.tasks.protocol import Reading
@@ -108,6 +108,7 @@ class TextEncoder:
         prompt: str | None = None,
         normalize: bool = False,
         max_seqlen: int | None = None,
+        long_texts: LongVectors | None = None,
     ) -> NDArray[np.float32]:
         """Embed texts, as `biphasic.encode` does.
 
@@ -116,7 +117,7 @@ class TextEncoder:
         """
         from biphasic.rows import text_fault
         from biphasic.tasks.embedding import Choices, embedding_settings
-        from biphasic.tasks.inputs import refuse_table
+        from biphasic.tasks.inputs import ListedInput, refuse_table
 
         if isinstance(texts, str):
             raise ConfigError("texts: one text; give a list, such as [text]")
@@ -125,9 +126,11 @@ class TextEncoder:
         for place, text in enumerate(listed, 1):
             if fault := text_fault(text):
                 raise DataError(f"list:{place}: {fault}")
-        choices = Choices(max_seqlen=max_seqlen, prefix=prefix, prompt=prompt, normalize=normalize)
-        settings = embedding_settings(self.folder, choices)
-        return replace(self._embedder, settings=settings).embed(listed)[0]
+        choices = Choices(max_seqlen, prefix, prompt, normalize, long_texts)
+        embedder = replace(self._embedder, settings=embedding_settings(self.folder, choices))
+        rows = ListedInput([{"text": text} for text in listed]).rows()
+        embedder.refuse_long([[*zip(rows, listed, strict=True)]], total=len(listed))
+        return embedder.embed(listed)[0]
 
     def predict(
         self,
@@ -136,13 +139,15 @@ class TextEncoder:
         *,
         columns: Sequence[str] = (),
         top: int | None = None,
+        long_texts: LongTexts | None = None,
         format: str | None = None,
         quiet: bool = False,
     ) -> Predictions:
         """Predict with a fine-tuned model, as `biphasic.predict` does."""
         predict = Predict(
             self.folder, source, out,
-            columns=columns, top=top, format=format, device=self._device, quiet=quiet,
+            columns=columns, top=top, long_texts=long_texts, format=format, device=self._device,
+            quiet=quiet,
         )  # fmt: skip
         return predict.with_model(lambda _: self._finetuned)
 

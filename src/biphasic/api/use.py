@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from biphasic.evaluation.benchmark import BenchmarkScores
     from biphasic.export.push import Upload
     from biphasic.export.write import Format
-    from biphasic.tasks.encoding import FinetunedModel
+    from biphasic.tasks.embedding import LongVectors
+    from biphasic.tasks.encoding import FinetunedModel, LongTexts
     from biphasic.tasks.inputs import Source
     from biphasic.tasks.use import Predictions, Vectors
 
@@ -59,6 +60,9 @@ class Predict(Texts):
     """Text columns; two for pairs, or for question and context. Default: see docs/tasks.md."""
     top: int | None = option(default=None, least=1)
     """Number of most probable labels in `probabilities`, best first. Default: all."""
+    long_texts: LongTexts | None = option(default=None, choices=("mean", "max", "truncate"))
+    """Texts that are longer than the model reads: mean or max of the outputs of windows, or
+    truncate. Default: entities and answers are found in windows; others are refused."""
 
     def __call__(self) -> Predictions:
         with self.computing():
@@ -83,6 +87,7 @@ class Predict(Texts):
                 rows if out is None else file,
                 columns=self.columns,
                 top=self.top,
+                long_texts=self.long_texts,
                 device=self.device,
                 report=report,
                 loaded=load,
@@ -123,7 +128,11 @@ class Encode(Texts, Revision):
     normalize: bool = False
     """Normalize vectors to unit length."""
     max_seqlen: int | None = option(default=None, least=8)
-    """Maximum input length in tokens. Default: the model's limit."""
+    """Maximum input length in tokens; longer texts are truncated unless `long_texts` is mean.
+    Default: the model's limit."""
+    long_texts: LongVectors | None = option(default=None, choices=("mean", "truncate"))
+    """Texts that are longer than the model reads: mean of the vectors of windows, or truncate.
+    Default: they are refused."""
     batch_tokens: int | None = option(default=None, least=1)
     """Maximum tokens per batch. Default: 4096; 65536 on a GPU."""
     precision: Precision = option(default="fp32", choices=("fp32", "bf16"))
@@ -150,6 +159,7 @@ class Encode(Texts, Revision):
             prefix=self.prefix,
             prompt=self.prompt,
             normalize=self.normalize,
+            long_texts=self.long_texts,
         )
         windows: Encoded = []
         with self.computing(), progress_bar(self.console, "encoding", unit="texts") as report:

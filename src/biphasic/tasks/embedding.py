@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer
 
 from biphasic.config import nearest
+from biphasic.data.packing import TokenIds
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError, ModelFilesError, reading
 from biphasic.files import digest, file_sha256, read_json, read_json_object
@@ -26,7 +28,10 @@ from biphasic.model.loading.configurations import is_decoder, is_open
 from biphasic.model.loading.hub import check_intact, locate_model, once
 from biphasic.model.loading.reading import loading, read_config
 from biphasic.records import StateRecord
-from biphasic.tasks.encoding import Encoder
+from biphasic.rows import Row
+from biphasic.tasks.encoding import Encoder, over_windows, windows_of
+from biphasic.tasks.inputs import refuse_long
+from biphasic.tasks.protocol import WINDOW_OVERLAP
 from biphasic.training.step.optimizer import set_precision
 
 _STATE = "state.json"
@@ -87,6 +92,7 @@ _MODES = {
 }
 _POOLINGS: dict[str, Pooling] = {"mean": "mean", "cls": "first", "lasttoken": "last"}
 Precision = Literal["float32", "bfloat16"]
+LongVectors = Literal["mean", "truncate"]  # of windows, or of a part
 _SHORTEST_INPUT = 8  # tokens, special tokens included
 
 
@@ -105,6 +111,7 @@ class EmbeddingSettings:
     causal: bool  # whether texts are read from left to right
     similarity: str  # of two vectors, by sentence-transformers' name
     keeps_end: bool  # whether a text that is cut loses its beginning
+    long_texts: LongVectors | None  # None: cut, but what people's files hold is refused
     is_sentences: bool = False  # whether the folder is read as sentence-transformers reads it
 
 
@@ -116,6 +123,12 @@ class Choices:
     prefix: str | None = None
     prompt: str | None = None  # name of one of the model's prompts, instead of `prefix`
     normalize: bool = False
+    long_texts: LongVectors | None = None
+
+    @property
+    def reading(self) -> LongVectors | None:
+        """How long texts are read: a limit of one's own is there to cut them."""
+        return self.long_texts or (None if self.max_seqlen is None else "truncate")
 
 
 def fetch_embedding_model(model: str, *, revision: str | None = None) -> Path:
@@ -168,6 +181,7 @@ def embedding_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
             end=(tokenizer.eos_id,),
             similarity=trained.similarity,
             keeps_end=False,
+            long_texts=choices.reading,
         )
 
 
@@ -222,6 +236,7 @@ def _sentence_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
         causal=is_decoder(config) and not is_open(config),
         similarity=_stated(folder).get("similarity_fn_name") or "cosine",
         keeps_end=_stated(body, "tokenizer_config.json").get("truncation_side") == "left",
+        long_texts=choices.reading,
         is_sentences=True,
     )
 
@@ -319,28 +334,64 @@ class Embedder:
     def embed(self, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
         """Return a vector for each text, [num_texts, width], and how many texts were cut."""
         settings = self.settings
-        written = [settings.prefix + text for text in texts]
-        if settings.is_lower_case:
-            lower = normalizers.Lowercase()
-            written = [lower.normalize_str(text) for text in written]
-        room = settings.max_seqlen - len(settings.begin) - len(settings.end)
-        encoded = self.tokenizer.encode_many(written)
-        cut = (
-            ids[max(0, len(ids) - room) :] if settings.keeps_end else ids[:room] for ids in encoded
-        )
-        sequences = [
-            np.array([*settings.begin, *ids, *settings.end], dtype=np.int64) for ids in cut
-        ]
+        encoded = self._encoded([settings.prefix + text for text in texts])
+        parts = [self._parts(text, ids) for text, ids in zip(texts, encoded, strict=True)]
         vectors = np.zeros((len(texts), self.width), dtype=np.float32)
         # A tokenizer without special tokens gives no tokens for an empty text.
-        filled = [index for index, sequence in enumerate(sequences) if len(sequence)]
+        filled = [index for index, [first, *_] in enumerate(parts) if len(first)]
         if filled:
-            chosen = [sequences[index] for index in filled]
-            pooled = self.encoder.pooled(chosen, batch_tokens=self.batch_tokens)
+            chosen = [parts[index] for index in filled]
+            pooled = self.encoder.pooled([*chain(*chosen)], batch_tokens=self.batch_tokens)
+            if len(pooled) > len(chosen):
+                pooled = over_windows(pooled, chosen, "mean")
             if settings.is_normalized:
                 pooled = F.normalize(pooled, dim=-1)
             vectors[filled] = pooled.cpu().numpy()
-        return vectors, sum(len(ids) > room for ids in encoded)
+        is_whole = settings.long_texts == "mean"
+        return vectors, 0 if is_whole else sum(len(ids) > self._room for ids in encoded)
+
+    def refuse_long(
+        self, batches: Iterable[Sequence[tuple[Row, str]]], *, total: int | None
+    ) -> None:
+        """Refuse texts that the model cannot read whole, if nobody said how to read them."""
+        if self.settings.long_texts is not None:
+            return
+
+        def lengths() -> Iterator[tuple[Row, bool]]:
+            for batch in batches:
+                encoded = self._encoded([self.settings.prefix + text for _, text in batch])
+                yield from (
+                    (row, len(ids) > self._room)
+                    for (row, _), ids in zip(batch, encoded, strict=True)
+                )
+
+        remedy = "--long-texts mean reads windows of it, truncate a part"
+        refuse_long(lengths(), limit=self.settings.max_seqlen, remedy=remedy, total=total)
+
+    @property
+    def _room(self) -> int:
+        return self.settings.max_seqlen - len(self.settings.begin) - len(self.settings.end)
+
+    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
+        if self.settings.is_lower_case:
+            lower = normalizers.Lowercase()
+            texts = [lower.normalize_str(text) for text in texts]
+        return self.tokenizer.encode_many(texts)
+
+    def _parts(self, text: str, ids: list[int]) -> list[TokenIds]:
+        """Return the sequence of a text from its ids; if it is long, its part or its windows."""
+        settings, room = self.settings, self._room
+        if len(ids) <= room or settings.long_texts != "mean":
+            part = ids[max(0, len(ids) - room) :] if settings.keeps_end else ids[:room]
+            return [np.array([*settings.begin, *part, *settings.end], dtype=np.int64)]
+        prefix, ids = self._encoded([settings.prefix, text])  # every window has the prefix
+        if len(prefix) >= room:
+            raise ConfigError(
+                f"--long-texts mean: the {len(prefix)} tokens before each text leave no room for it"
+            )
+        begin, limits = (*settings.begin, *prefix), {"max_seqlen": settings.max_seqlen}
+        windows = windows_of(ids, begin, settings.end, **limits, overlap=WINDOW_OVERLAP)
+        return [sequence for _, sequence in windows]
 
 
 _GPU_BATCH_TOKENS = 65_536

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from biphasic.training.memory import release_excess
 # Training rows are as long as the batch's longest sequence, rounded up to this many tokens.
 _ROW_MULTIPLE = 16
 _EVALUATION_TOKENS = 4096
+LongTexts = Literal["mean", "max", "truncate"]  # how texts that are too long for a model are read
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,13 @@ class FinetunedModel:
     tokenizer: TextTokenizer
     encoder: Encoder
     head: nn.Module  # takes pooled or single states in fp32
+    long_texts: LongTexts | None = None
+
+    def windows(self, ids: Sequence[int]) -> list[tuple[int, TokenIds]]:
+        """Return where each window of a text starts, and its tokens between BOS and EOS."""
+        begin, end, protocol = [self.tokenizer.bos_id], [self.tokenizer.eos_id], self.protocol
+        limits = {"max_seqlen": protocol.max_seqlen, "overlap": protocol.window_overlap}
+        return windows_of(ids, begin, end, **limits)
 
 
 def token_ids(sequences: Sequence[TokenIds]) -> TokenIds:
@@ -154,3 +163,31 @@ def encode_texts(
     encoded = tokenizer.encode_many(texts)
     cut = [len(ids) + 2 > max_seqlen for ids in encoded]
     return [frame(ids, tokenizer, max_seqlen=max_seqlen) for ids in encoded], cut
+
+
+def window_borders(num_tokens: int, capacity: int, *, overlap: int) -> list[tuple[int, int]]:
+    """Cover a text with windows of at most `capacity` tokens; neighbours share `overlap`."""
+    borders = [(0, min(capacity, num_tokens))]
+    while borders[-1][1] < num_tokens:
+        start = borders[-1][1] - overlap
+        borders.append((start, min(start + capacity, num_tokens)))
+    return borders
+
+
+def windows_of(
+    ids: Sequence[int], begin: Sequence[int], end: Sequence[int], *, max_seqlen: int, overlap: int
+) -> list[tuple[int, TokenIds]]:
+    """Return where each window of a text starts, and its tokens between `begin` and `end`."""
+    # Windows overlap by at most half, so no token is in three of them.
+    capacity = max_seqlen - len(begin) - len(end)
+    borders = window_borders(len(ids), capacity, overlap=min(overlap, capacity // 2))
+    return [
+        (start, np.array([*begin, *ids[start:stop], *end], dtype=np.int64))
+        for start, stop in borders
+    ]
+
+
+def over_windows(values: Tensor, windows: Sequence[Sequence[TokenIds]], how: str) -> Tensor:
+    """Return the `mean` or `max` of the values of each text's windows, [num_texts, width]."""
+    numbers = torch.tensor([len(of_text) for of_text in windows], device=values.device)
+    return torch.segment_reduce(values, how, lengths=numbers)

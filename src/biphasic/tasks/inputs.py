@@ -128,6 +128,17 @@ def check_rows(source: AnyInput, check: Callable[[Row], object]) -> int | None:
     return count
 
 
+def refuse_long(
+    rows: Iterable[tuple[Row, bool]], *, limit: int, remedy: str, total: int | None
+) -> None:
+    """Refuse the first row that is too long for a model, and count all of them."""
+    long = (row for row, is_long in rows if is_long)
+    if (first := next(long, None)) is not None:
+        number = 1 + sum(1 for _ in long)
+        every = f" ({number:,} of {total:,} are)" if total else ""
+        raise first.error(f"longer than the {limit:,} tokens that the model reads{every}; {remedy}")
+
+
 def require_columns(row: Row, columns: Iterable[str]) -> None:
     """Check that a row has some columns."""
     for column in columns:

@@ -39,6 +39,7 @@ _OPTIMIZER_NAMES = {
 Layer = NonNegativeInt | Literal["best"] | None
 Reading = Literal["clm", "mlm", "mntp"]  # how a language model gives a sentence a probability
 
+WINDOW_OVERLAP = 64  # tokens
 SIMILARITY_SCALE = 20.0  # of cosines before the softmax of retrieval: 1 / temperature
 PAPER_STEPS = 1000  # of a fine-tuning at most, in arXiv:2507.00994
 FEW_STEPS = PAPER_STEPS // 10  # fewer steps than these are reported
@@ -94,8 +95,9 @@ class FinetuneProtocol(Config):
     of the first or last token. Fine-tuning uses the mean."""
     max_question_tokens: PositiveInt = 64
     """Question answering: maximum question tokens; longer ones are cut."""
-    window_overlap: NonNegativeInt = 64
-    """Question answering: tokens shared by neighbouring windows of a context."""
+    window_overlap: NonNegativeInt = WINDOW_OVERLAP
+    """Tokens shared by neighbouring windows: of a context in question answering, and of long texts
+    in `biphasic predict`, where they are half a window at most."""
     max_answer_tokens: PositiveInt | None = None
     """Question answering: maximum answer length in tokens; by default that of the longest answer of
     the training split, also with `train_examples`: all runs have the same."""

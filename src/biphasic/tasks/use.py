@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from html import escape
-from itertools import islice, product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from biphasic.records import parse_record
 from biphasic.rows import Row
 from biphasic.shown import Shown
 from biphasic.tasks.embedding import EmbeddingSettings, Precision, load_embedder
-from biphasic.tasks.encoding import Encoder, FinetunedModel, head_layers
+from biphasic.tasks.encoding import Encoder, FinetunedModel, LongTexts, head_layers
 from biphasic.tasks.inputs import (
     AnyInput,
     Summary,
@@ -41,6 +41,7 @@ from biphasic.tasks.inputs import (
     check_rows,
     new_file,
     open_input,
+    refuse_long,
     require_columns,
     row_writer,
 )
@@ -126,6 +127,7 @@ def _load_head(folder: Path, weights: HeadWeights | None, *, hidden_size: int) -
 
 # Examples sorted by length together: the maximum held in memory.
 _WINDOW = 65_536
+_CHARACTERS = 64 * 2**20
 
 
 class TextColumns:
@@ -192,6 +194,7 @@ def predict_file(
     *,
     columns: Sequence[str] = (),
     top: int | None = None,
+    long_texts: LongTexts | None = None,
     device: str | None = None,
     report: AmountReport | None = None,
     loaded: Callable[[Path], FinetunedModel] | None = None,
@@ -204,13 +207,25 @@ def predict_file(
     by_label = [name for name, form in columns_of.items() if form == BY_LABEL]
     if top and not by_label:
         raise DataError(f"--top: a {kind.facts.title} model gives labels no probabilities")
+    remedy = _remedy(record, long_texts)
     chosen = TextColumns(record, columns)
     total = check_rows(source, lambda row: _example(row, chosen, record))
     tune_allocator()
     windows = Windows(source.path, total=total, report=report)
     with computing_on(target):
         finetuned = (loaded or load_finetuned)(folder)
-    finetuned = replace(finetuned, encoder=replace(finetuned.encoder, watch=windows.watch))
+    encoder = replace(finetuned.encoder, watch=windows.watch)
+    finetuned = replace(finetuned, encoder=encoder, long_texts=long_texts)
+    limit = kind.learner.limit(finetuned.protocol)
+    longest = limit or finetuned.protocol.max_seqlen
+    refuse = partial(refuse_long, limit=longest, remedy=remedy, total=total)
+
+    def is_cut(window: list[Row]) -> Iterator[tuple[Row, bool]]:
+        examples = [_example(row, chosen, record)[1] for row in window]
+        return zip(window, kind.learner.is_cut(finetuned, examples), strict=True)
+
+    if limit and long_texts is None and not source.is_stream:
+        refuse(chain.from_iterable(map(is_cut, _windows(source.rows()))))
     forms = {**columns_of, **dict.fromkeys(by_label, dict.fromkeys(record.labels, float))}
     with row_writer(out, {"id": str, **forms, "truncated": bool}) as write:
 
@@ -219,6 +234,8 @@ def predict_file(
             with torch.inference_mode():
                 read = [example for _, example in examples]
                 predicted, cut = kind.learner.predict(finetuned, read)
+            if long_texts != "truncate":
+                refuse(zip(window, cut, strict=True))
             for row, name in product(predicted, by_label if top else ()):
                 best = sorted(row[name].items(), key=lambda item: -item[1])
                 row[name] = dict(best[:top])
@@ -230,8 +247,20 @@ def predict_file(
             )
             return sum(cut), sum(map(chosen.is_empty, window))
 
-        rows = _windows(source.rows())
-        return windows.run(rows, predict, max_seqlen=finetuned.protocol.max_seqlen)
+        return windows.run(_windows(source.rows()), predict, max_seqlen=longest)
+
+
+def _remedy(record: HeadRecord, long_texts: LongTexts | None) -> str:
+    """Return what to do about texts that are too long, and refuse what the model cannot do."""
+    facts = KINDS[record.kind].facts
+    if facts.is_pooled and len(record.fields) < 2:
+        return "--long-texts mean or max reads windows of it, truncate its beginning"
+    if long_texts in {"mean", "max"}:
+        why = f"a {facts.title} model gives one answer for all windows"
+        if facts.is_pooled:
+            why = f"no window has all that the model reads ({', '.join(record.fields)})"
+        raise DataError(f"--long-texts {long_texts}: {why}; give truncate, or leave it out")
+    return "shorten it, or read its beginning with --long-texts truncate"
 
 
 def fields_of(folder: Path) -> tuple[str, ...]:
@@ -256,9 +285,9 @@ def _example(row: Row, columns: TextColumns, record: HeadRecord) -> tuple[str, A
 
 
 def _windows(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    stream = iter(rows)
-    while window := list(islice(stream, _WINDOW)):
-        yield window
+    sized = ((row, str(row.value)) for row in rows)
+    for window in text_batches(sized, characters=_CHARACTERS, most=_WINDOW):
+        yield [row for row, _ in window]
 
 
 @dataclass(frozen=True, repr=False)
@@ -322,21 +351,29 @@ def encode_file(
         embedder = load_embedder(
             settings, precision=precision, batch_tokens=batch_tokens, watch=windows.watch
         )
-    texts = (_text_of(row, field) for row in source.rows())
-    batches = text_batches(texts, characters=_WINDOW_CHARACTERS, most=_WINDOW_TEXTS)
+
+    def read() -> Iterator[list[tuple[Row, str]]]:
+        texts = ((row, _text_of(row, field)) for row in source.rows())
+        return text_batches(texts, characters=_WINDOW_CHARACTERS, most=_WINDOW_TEXTS)
+
+    if not source.is_stream:
+        embedder.refuse_long(read(), total=total)
     with _writer(out, embedder.width) as write:
 
-        def encode(window: list[tuple[str, str]]) -> tuple[int, int]:
+        def encode(window: list[tuple[Row, str]]) -> tuple[int, int]:
+            if source.is_stream:
+                embedder.refuse_long([window], total=None)
             vectors, num_cut = embedder.embed([text for _, text in window])
-            write([id_ for id_, _ in window], vectors)
+            write([row.id() for row, _ in window], vectors)
             return num_cut, sum(not text.strip() for _, text in window)
 
-        return windows.run(batches, encode, max_seqlen=settings.max_seqlen)
+        return windows.run(read(), encode, max_seqlen=settings.max_seqlen)
 
 
-def _text_of(row: Row, field: str) -> tuple[str, str]:
+def _text_of(row: Row, field: str) -> str:
     require_columns(row, [field])
-    return row.id(), row.text(field)
+    row.id()
+    return row.text(field)
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def encoded(folder: Path, texts: list[str], tmp_path: Path, *choices, **settings
     source = write_jsonl(tmp_path / "texts.jsonl", [{"text": text} for text in texts])
     out = tmp_path / "vectors.npy"
     out.unlink(missing_ok=True)
-    chosen = embedding_settings(folder, *choices or [Choices()])
+    chosen = embedding_settings(folder, *choices or [Choices(long_texts="truncate")])
     summary = encode_file(chosen, open_input(str(source)), out, **settings)
     return np.load(out), summary
 
@@ -151,7 +151,8 @@ def test_vectors_are_those_of_sentence_transformers(one_thread, sentence_model, 
     loaded = SentenceTransformer(str(sentence_model), device="cpu")
     for prompt in (None, "query") if name in {"as it is", "normalised"} else (None,):
         theirs = loaded.encode(texts, prompt_name=prompt)
-        ours, summary = encoded(sentence_model, texts, tmp_path, Choices(prompt=prompt))
+        choices = Choices(prompt=prompt, long_texts="truncate")
+        ours, summary = encoded(sentence_model, texts, tmp_path, choices)
         assert ours.dtype == np.float32
         np.testing.assert_allclose(ours, theirs, atol=1e-5 if texts is LONG else 2e-6)
         assert summary.num_examples == len(texts)

@@ -125,7 +125,7 @@ def test_given_tokens_get_tags_and_borders_in_words(one_thread, finetuned, tmp_p
     folder = finetuned("tc")
     tokens = ["Anna", "ran", "to", "Paris", "with", "Anna"]
     source = write_jsonl(tmp_path / "t.jsonl", [{"tokens": tokens}, {"tokens": ["x"] * 90}])
-    summary, rows = run(folder, source, tmp_path / "o.jsonl")
+    summary, rows = run(folder, source, tmp_path / "o.jsonl", long_texts="truncate")
     assert summary.num_cut == 1
     assert [len(row["tags"]) for row in rows] == [6, 90]
     assert rows[1]["tags"][62:] == ["O"] * 28  # beyond the limit of 64 tokens, with BOS and EOS
@@ -327,7 +327,7 @@ def test_a_row_has_the_score_of_its_label_and_says_whether_its_text_was_cut(
     one_thread, finetuned, tmp_path
 ):
     source = write_jsonl(tmp_path / "t.jsonl", [{"text": "the cat"}, {"text": "the cat " * 90}])
-    _, rows = run(finetuned("sc"), source, tmp_path / "o.jsonl")
+    _, rows = run(finetuned("sc"), source, tmp_path / "o.jsonl", long_texts="truncate")
     assert [row["score"] for row in rows] == [max(row["probabilities"].values()) for row in rows]
     assert [row["truncated"] for row in rows] == [False, True]
 

@@ -20,7 +20,7 @@ from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from queue import LifoQueue, SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,11 +209,14 @@ def read_shard(folder: Path, num_documents: int | None = None) -> Iterator[Shard
         yield folder / TOKENS, lengths, names
 
 
+ItemT = TypeVar("ItemT")
+
+
 def text_batches(
-    texts: Iterable[tuple[str, str]], *, characters: int, most: int | None = None
-) -> Iterator[list[tuple[str, str]]]:
-    """Yield ids and texts in batches; one ends with so many characters, or as many texts."""
-    batch: list[tuple[str, str]] = []
+    texts: Iterable[tuple[ItemT, str]], *, characters: int, most: int | None = None
+) -> Iterator[list[tuple[ItemT, str]]]:
+    """Yield texts, each after its id or row, in batches of so many characters or texts."""
+    batch: list[tuple[ItemT, str]] = []
     size = 0
     for text in texts:
         batch.append(text)

@@ -201,12 +201,13 @@ class _FastEuroBertAttention(EuroBertAttention):
         hidden_states: Tensor,
         position_embeddings: tuple[Tensor, Tensor],
         attention_mask: Tensor | None = None,
-        past_key_values: Any = None,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        if not _is_ours(hidden_states) or past_key_values is not None:
+        # transformers 5.24 renamed the first.
+        past = {name: options.pop(name) for name in ("past_key_values", "cache") if name in options}
+        if not _is_ours(hidden_states) or any(keys is not None for keys in past.values()):
             return super().forward(
-                hidden_states, position_embeddings, attention_mask, past_key_values, **options
+                hidden_states, position_embeddings, attention_mask, **past, **options
             )
         cosines, sines = (part.unsqueeze(1) for part in position_embeddings)
         query, key, value = (

@@ -269,6 +269,16 @@ class Learner(ABC):
         return {"labels": task.labels}
 
     @classmethod
+    def limit(cls, protocol: FinetuneProtocol) -> int | None:
+        """Return the most tokens that `predict` reads of an example; None if it reads windows."""
+        return protocol.max_seqlen
+
+    @classmethod
+    def is_cut(cls, finetuned: FinetunedModel, examples: Sequence[Any]) -> list[bool]:
+        """Return which examples are longer; only `predict` says it of kinds without this."""
+        return [False] * len(examples)
+
+    @classmethod
     def predict(cls, finetuned: FinetunedModel, examples: Sequence[Any]) -> Predictions:
         """Predict, with the computation that scored the model."""
         raise NotImplementedError

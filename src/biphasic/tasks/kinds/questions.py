@@ -206,6 +206,15 @@ class AnswerLearner(Learner):
         }
 
     @classmethod
+    def is_cut(cls, finetuned: FinetunedModel, examples: Sequence[Question]) -> list[bool]:
+        questions = finetuned.tokenizer.encode_many([example.question for example in examples])
+        return [len(ids) > cls.limit(finetuned.protocol) for ids in questions]
+
+    @classmethod
+    def limit(cls, protocol: FinetuneProtocol) -> int:
+        return protocol.max_question_tokens  # contexts are read in windows
+
+    @classmethod
     def predict(cls, finetuned: FinetunedModel, examples: Sequence[Question]) -> Predictions:
         record = finetuned.record
         part = question_windows(examples, finetuned.tokenizer, protocol=finetuned.protocol)
@@ -404,6 +413,8 @@ def question_windows(
     questions: Sequence[Question], tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
 ) -> SplitWindows:
     """Split the contexts of a split into windows; each question's first answer is its target."""
+    from biphasic.tasks.encoding import window_borders
+
     separator = tokenizer.separator_ids
     contexts = _encode_contexts(questions, tokenizer)
     windows: list[Window] = []
@@ -418,7 +429,7 @@ def question_windows(
         if answer is not None:
             longest_answer = max(longest_answer, answer[1] - answer[0] + 1)
         is_held = not question.answers
-        for start, end in _window_borders(
+        for start, end in window_borders(
             len(ids), protocol.max_seqlen - len(prefix) - 1, overlap=protocol.window_overlap
         ):
             sequence = np.concatenate([prefix, ids[start:end], [tokenizer.eos_id]])
@@ -478,12 +489,3 @@ def _answer_tokens(question: Question, offsets: NDArray[np.int64]) -> tuple[int,
     first = int(np.searchsorted(offsets[:, 1], answer.start, side="right"))
     last = int(np.searchsorted(offsets[:, 0], answer.start + len(answer.text), side="left")) - 1
     return (first, last) if first <= last else None
-
-
-def _window_borders(num_tokens: int, capacity: int, *, overlap: int) -> Sequence[tuple[int, int]]:
-    """Cover a context with windows of at most `capacity` tokens; neighbours share `overlap`."""
-    borders = [(0, min(capacity, num_tokens))]
-    while borders[-1][1] < num_tokens:
-        start = borders[-1][1] - overlap
-        borders.append((start, min(start + capacity, num_tokens)))
-    return borders

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field, replace
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from unicodedata import category
@@ -25,6 +25,7 @@ from biphasic.tasks.baselines import Baseline, dictionary
 from biphasic.tasks.kinds.examples import FIELDS, LABELS, Example, Parsing, RecordFiles
 from biphasic.tasks.kinds.kind import Facts, Learner, Predictions, SplitScores, TaskKind
 from biphasic.tasks.labels_and_qrels import Labels, check_labels, found_tags
+from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import NO_PREDICTION, ExampleTask, FileSettings, HeadRecord
 
 if TYPE_CHECKING:
@@ -214,17 +215,25 @@ class TagLearner(Learner):
         return SplitScores(metrics, task.ids(split), token_f1, columns, entities.by_type)
 
     @classmethod
+    def limit(cls, protocol: FinetuneProtocol) -> None:
+        return None
+
+    @classmethod
     def predict(cls, finetuned: FinetunedModel, examples: Sequence[Words]) -> Predictions:
         from scipy.special import softmax
 
-        max_seqlen, tokenizer = finetuned.protocol.max_seqlen, finetuned.tokenizer
-        aligned = [_Aligned.of(e.words, tokenizer, max_seqlen=max_seqlen) for e in examples]
-        rows: list[dict[str, Any]] = [{}] * len(examples)
-        for index, logits in _word_logits(finetuned.encoder, finetuned.head, aligned):
-            tags = aligned[index].best_tags(logits)
-            shares = softmax(logits.astype(np.float64), axis=1)
-            rows[index] = _entity_row(examples[index], tags, shares, labels=finetuned.record.labels)
-        return rows, [sentence.is_cut for sentence in aligned]
+        windows = [_Aligned.windows(example.words, finetuned) for example in examples]
+        parts = [*chain.from_iterable(windows)]
+        logits = [np.empty(0, dtype=np.float32)] * len(parts)
+        for index, of_words in _word_logits(finetuned.encoder, finetuned.head, parts):
+            logits[index] = of_words
+        rows, of_parts = [], iter(zip(parts, logits, strict=True))
+        for example, of_example in zip(examples, windows, strict=True):
+            both = [*islice(of_parts, len(of_example))]
+            tags = np.concatenate([part.best_tags(of_words) for part, of_words in both])
+            shares = softmax(np.concatenate([s for _, s in both]).astype(np.float64), axis=1)
+            rows.append(_entity_row(example, tags, shares, labels=finetuned.record.labels))
+        return rows, [of_example[0].is_cut for of_example in windows]
 
 
 class Tagging(TaskKind):
@@ -249,7 +258,7 @@ def _chosen(items: Sequence[Any], indices: NDArray[np.int64] | None) -> Sequence
 
 @plain_dataclass(frozen=True, slots=True)
 class _Aligned:
-    """A sentence as tokens, and the position of each word's first token."""
+    """A sentence, or a window of it, as tokens, and the position of each word's first token."""
 
     sequence: TokenIds
     positions: NDArray[np.int64]  # -1: the word is cut off, or the tokenizer drops it
@@ -257,24 +266,34 @@ class _Aligned:
 
     @classmethod
     def of(cls, words: Sequence[str], tokenizer: TextTokenizer, *, max_seqlen: int) -> Self:
-        """Join words, and find the first token of each by character offsets."""
+        """Return a sentence, cut to fit."""
         from biphasic.tasks.encoding import frame
 
-        ids, offsets = tokenizer.encode_offsets(joined(words))
-        lengths = np.array([len(word) for word in words])
-        word_ends = np.cumsum(lengths + [len(gap) for gap in gaps(words)])
-        word_starts = word_ends - lengths
-        token_starts, token_ends = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
-        # Some tokenizers count a leading space as part of the token, and a character split into
-        # several tokens repeats in the offsets of each. In every case the first token of a word is
-        # the first one that ends after the word's start.
-        first = np.searchsorted(token_ends, word_starts, side="right")
-        # A word that the tokenizer drops (only stripped characters) has no token of its own.
-        has_token = first < min(len(ids), max_seqlen - 2)
-        has_token[has_token] &= token_starts[first[has_token]] < word_ends[has_token]
-        positions = np.where(has_token, first + 1, _LOST)  # + 1 for BOS
+        ids, first, _, is_dropped = _tokens_of(words, tokenizer)
+        is_lost = is_dropped | (first >= max_seqlen - 2)
         sequence = frame(ids, tokenizer, max_seqlen=max_seqlen)
-        return cls(sequence, positions, len(ids) + 2 > max_seqlen)
+        return cls(sequence, np.where(is_lost, _LOST, first + 1), len(ids) + 2 > max_seqlen)
+
+    @classmethod
+    def windows(cls, words: Sequence[str], finetuned: FinetunedModel) -> list[Self]:
+        """Return the windows of a sentence, each with the words that have most context there."""
+        tokenizer, max_seqlen = finetuned.tokenizer, finetuned.protocol.max_seqlen
+        if finetuned.long_texts == "truncate":
+            return [cls.of(words, tokenizer, max_seqlen=max_seqlen)]
+        ids, first, last, is_dropped = _tokens_of(words, tokenizer)
+        starts, sequences = zip(*finetuned.windows(ids), strict=True)
+        ends = np.array(starts) + [len(sequence) - 2 for sequence in sequences]
+        # A word in two windows belongs to the later one if that has more tokens before the word
+        # than the earlier one has behind it: these are the smaller sides of both.
+        nexts = np.array(starts[1:], dtype=np.int64)
+        borders = np.searchsorted(first + last, nexts + ends[:-1] - 1, side="right")
+        # One that is longer than the overlap may begin in the earlier window alone.
+        borders = np.maximum(borders, np.searchsorted(first, nexts))
+        parts = np.split(np.where(is_dropped, _LOST, first), borders)
+        return [
+            cls(sequence, np.where(part < 0, _LOST, part - start + 1), is_cut=False)  # + 1 for BOS
+            for part, start, sequence in zip(parts, starts, sequences, strict=True)
+        ]
 
     @property
     def num_lost(self) -> int:
@@ -284,6 +303,26 @@ class _Aligned:
     def best_tags(self, logits: NDArray[np.floating]) -> NDArray[np.int64]:
         """Return the tag of each word, from its logits; `NO_PREDICTION` for lost words."""
         return np.where(self.positions == _LOST, NO_PREDICTION, logits.argmax(axis=1))
+
+
+def _tokens_of(
+    words: Sequence[str], tokenizer: TextTokenizer
+) -> tuple[list[int], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """Join words; return their tokens, each word's first and last, and which words have none."""
+    ids, offsets = tokenizer.encode_offsets(joined(words))
+    lengths = np.array([len(word) for word in words], dtype=np.int64)
+    word_ends = np.cumsum(lengths + np.array([len(gap) for gap in gaps(words)], dtype=np.int64))
+    word_starts = word_ends - lengths
+    token_starts, token_ends = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
+    # Some tokenizers count a leading space as part of the token, and a character split into
+    # several tokens repeats in the offsets of each. In every case the first token of a word is
+    # the first one that ends after the word's start.
+    first = np.searchsorted(token_ends, word_starts, side="right")
+    last = np.searchsorted(token_starts, word_ends) - 1
+    # A word that the tokenizer drops (only stripped characters) has no token of its own.
+    has_token = first < len(ids)
+    has_token[has_token] &= token_starts[first[has_token]] < word_ends[has_token]
+    return ids, first, last, ~has_token
 
 
 def _word_logits(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -206,6 +207,11 @@ class TextLearner(Learner):
         return answers if chosen is None else answers[chosen]
 
     @classmethod
+    def is_cut(cls, finetuned: FinetunedModel, examples: Sequence[str]) -> list[bool]:
+        encoded = finetuned.tokenizer.encode_many(examples)
+        return [len(finetuned.windows(ids)) > 1 for ids in encoded]
+
+    @classmethod
     def head_fields(
         cls, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
     ) -> dict[str, Any]:
@@ -216,13 +222,19 @@ def pooled_outputs(
     finetuned: FinetunedModel, texts: Sequence[str]
 ) -> tuple[NDArray[np.float64], list[bool]]:
     """Return the head's outputs for texts, [num_texts, num_outputs], and which were cut."""
-    from biphasic.tasks.encoding import encode_texts
+    from biphasic.tasks.encoding import over_windows
 
-    longest = finetuned.protocol.max_seqlen
-    sequences, cut = encode_texts(texts, finetuned.tokenizer, max_seqlen=longest)
+    encoded, how = finetuned.tokenizer.encode_many(texts), finetuned.long_texts
+    windows = [[sequence for _, sequence in finetuned.windows(ids)] for ids in encoded]
+    cut = [how not in {"mean", "max"} and len(of_text) > 1 for of_text in windows]
+    windows = [
+        of_text[: 1 if is_cut else None] for of_text, is_cut in zip(windows, cut, strict=True)
+    ]
     # In double precision the probabilities of a text add up to one.
-    outputs = finetuned.head(finetuned.encoder.pooled(sequences)).cpu().double().numpy()
-    return outputs, cut
+    outputs = finetuned.head(finetuned.encoder.pooled([*chain(*windows)])).cpu().double()
+    if len(outputs) > len(texts):
+        outputs = over_windows(outputs, windows, str(how))
+    return outputs.numpy(), cut
 
 
 @dataclass(frozen=True, slots=True, config=FIELDS)
