@@ -73,6 +73,7 @@ def main() -> None:
         if build(Path(again)) != hashes:
             raise SystemExit("error: two builds of the same source differ")
     check_metadata(next(DIST.glob("*.tar.gz")))
+    shutil.copy(TOP / "requirements.lock", DIST)
     lines = [f"{digest}  {name}\n" for name, digest in hashes.items()]
     (DIST / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")
     rows = [f"| {name} | {text} |\n" for name, text in sorted(licences("biphasic").items())]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from html import escape
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -219,13 +219,8 @@ def predict_file(
     limit = kind.learner.limit(finetuned.protocol)
     longest = limit or finetuned.protocol.max_seqlen
     refuse = partial(refuse_long, limit=longest, remedy=remedy, total=total)
-
-    def is_cut(window: list[Row]) -> Iterator[tuple[Row, bool]]:
-        examples = [_example(row, chosen, record)[1] for row in window]
-        return zip(window, kind.learner.is_cut(finetuned, examples), strict=True)
-
     if limit and long_texts is None and not source.is_stream:
-        refuse(chain.from_iterable(map(is_cut, _windows(source.rows()))))
+        refuse(_long_rows(source, chosen, finetuned))
     forms = {**columns_of, **dict.fromkeys(by_label, dict.fromkeys(record.labels, float))}
     with row_writer(out, {"id": str, **forms, "truncated": bool}) as write:
 
@@ -282,6 +277,16 @@ def _head(folder: Path) -> HeadRecord:
 def _example(row: Row, columns: TextColumns, record: HeadRecord) -> tuple[str, Any]:
     renamed = columns.renamed(row)
     return renamed.id(), KINDS[record.kind].examples.example(renamed, record)
+
+
+def _long_rows(
+    source: AnyInput, columns: TextColumns, finetuned: FinetunedModel
+) -> Iterator[tuple[Row, bool]]:
+    """Yield each row, and whether it is too long for a model."""
+    learner = KINDS[finetuned.record.kind].learner
+    for window in _windows(source.rows()):
+        examples = [_example(row, columns, finetuned.record)[1] for row in window]
+        yield from zip(window, learner.is_cut(finetuned, examples), strict=True)
 
 
 def _windows(rows: Iterable[Row]) -> Iterator[list[Row]]:
