@@ -82,7 +82,8 @@ def test_from_texts_to_vectors(cli, place, monkeypatch):
     assert vectors.shape == (4, 32)
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     write_jsonl(place / "texts.jsonl", [{"body": text} for text in texts])
-    assert cli("encode", "model", "texts.jsonl", "--column", "body", "--out", "y.npy")[0] == 0
+    encode = ("encode", "model", "texts.jsonl", "--column", "body", "--out", "y.npy")
+    assert cli(*encode, "--long-texts", "mean")[0] == 0
     code, out, err = cli("encode", "model", "texts.jsonl", "--out", "z.npy")
     assert (code, out) == (2, "")
     assert (
