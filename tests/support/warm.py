@@ -53,13 +53,8 @@ def draw_nothing(patch: pytest.MonkeyPatch) -> None:
     svg = to_svg(empty, name="empty").encode()
     patch.setattr(FigureCanvasAgg, "print_png", lambda _, file, **__: file.write(b"png"))
     patch.setattr(FigureCanvasSVG, "print_svg", lambda _, file, **__: file.write(svg))
-    for name in (
-        "analysis.figures.draw.draw",
-        "analysis.figures.tuning.draw",
-        "analysis.figures.strips.draw_strips",
-        "analysis.page.render.draw_strips",
-    ):
-        patch.setattr(f"biphasic.{name}", lambda *_, **__: empty)
+    for module in ("draw", "tuning"):
+        patch.setattr(f"biphasic.analysis.figures.{module}.draw", lambda *_, **__: empty)
 
 
 def render_nothing(patch: pytest.MonkeyPatch) -> None:

@@ -198,7 +198,8 @@ class Figures(Selection, Drawing):
     report."""
 
     def __call__(self) -> Gallery:
-        from biphasic.analysis.figures.catalog import run_figures, score_figures
+        from biphasic.analysis.figures.catalog import score_figures
+        from biphasic.analysis.figures.runs import run_figures
         from biphasic.analysis.page.gallery import chosen_formats, write_gallery
         from biphasic.analysis.records import StudyRecords
         from biphasic.analysis.scores.read import scores_of
@@ -246,7 +247,8 @@ class Paper(Drawing):
     """Folder to write."""
 
     def __call__(self) -> Gallery:
-        from biphasic.analysis.figures.catalog import run_figures, score_figures
+        from biphasic.analysis.figures.catalog import score_figures
+        from biphasic.analysis.figures.runs import run_figures
         from biphasic.analysis.page.gallery import chosen_formats, write_gallery
         from biphasic.analysis.scores.source import paper_scores
 

@@ -89,8 +89,9 @@ def main() -> None:
 
     SIGTERM acts like Ctrl-C.
     """
-    # Imports create objects that stay; collecting garbage among them takes a tenth of the start.
-    gc.set_threshold(20_000, 20, 100)
+    # Imports, records and figures create objects that stay; collecting garbage among them takes a
+    # tenth of the start, and of a report.
+    gc.set_threshold(50_000, 20, 100)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         _only(app, sys.argv[1:])(prog_name="biphasic")  # however Python was started

@@ -15,7 +15,8 @@ from test_replicates import replicated_study
 from test_study_examples import NUM_TEST, write_examples
 
 from biphasic.analysis.estimate import estimate
-from biphasic.analysis.figures.strips import draw_strips
+from biphasic.analysis.figures.draw import draw
+from biphasic.analysis.figures.strips import strips_of
 from biphasic.analysis.page.content import floors_of, study_answers
 from biphasic.analysis.records import load_records
 from biphasic.analysis.report import write_report
@@ -225,7 +226,7 @@ def test_figures_have_rows_and_lines_of_baselines(written) -> None:
     folder, store, task = written
     scores = study_scores(load_records(folder, store))
     styles = dict.fromkeys((model.name for model in scores.models), SeriesStyle(FLOOR, "o", "-"))
-    figure = draw_strips(scores, styles, {one.name: one.name for one in scores.datasets})
+    figure = draw(strips_of(scores, styles, {one.name: one.name for one in scores.datasets}))
     axes = figure.axes[[one.name for one in scores.datasets].index(task)]
     names = [label.get_text().replace("\n", " ") for label in axes.get_yticklabels()]
     assert names[-3:] == ["floor: majority", "reference: bag of words", "floor: random vectors"]

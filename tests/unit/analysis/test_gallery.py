@@ -10,8 +10,9 @@ from fake_study import FakeStudy
 from grid_scores import grid_models, grid_scores
 from typer.testing import CliRunner
 
-from biphasic.analysis.figures.catalog import run_figures, score_figures
+from biphasic.analysis.figures.catalog import score_figures
 from biphasic.analysis.figures.chart import Skipped
+from biphasic.analysis.figures.runs import run_figures
 from biphasic.analysis.page.gallery import FORMATS, chosen_formats, write_gallery
 from biphasic.analysis.scores.source import paper_scores
 from biphasic.cli.main import app

@@ -1,8 +1,9 @@
-"""Figures: specifications and frames of scores or losses become a `Chart`, which `draw` draws.
+"""Figures: a specification and frames of models and values become a `Chart`, which `draw` draws.
 
-- `chart`: the data of a figure; its colours and styles are in `palette.py` of the base.
-- `catalog`: the figures of scores as specifications, and all figures of the paper in its order.
-- `runs`, `tuning`: figures of losses and learning rates.
+- `chart`: specifications, and the data of a figure; its colours and styles are in `palette.py` of
+  the base.
+- `catalog`: the figures of scores, in the order of the paper.
+- `runs`: figures of losses and learning rates; `tuning`: those of a tuning.
+- `strips`: one row per model.
 - `draw`: draws a chart with matplotlib, and gives a figure as bytes.
-- `strips`: one row per arm.
 """

@@ -1,15 +1,14 @@
-"""All figures of scores, in the order of the paper: specifications, and what fills one.
+"""All figures of scores as specifications, in the order of the paper.
 
-A specification chooses models, and says where they are and what a line is. Models are a frame with
-a row for each model and its factors; their scores, one with a row for each model and dataset.
+A specification (`Spec`) chooses models, and says where they are and what a line is.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, replace
 from typing import Any
 
 import pandas as pd
@@ -17,28 +16,21 @@ from pandas import DataFrame
 
 from biphasic.amounts import amount, percent, round_ticks, superscript
 from biphasic.analysis.figures.chart import (
-    Axis,
+    WIDE,
     Chart,
     Frame,
-    Panel,
+    LackingError,
     Skipped,
+    Spec,
     Ticks,
-    points_of,
+    chart_of,
     ticks_at,
+    ticks_of,
     with_reference,
 )
-from biphasic.analysis.figures.runs import (
-    LOSS_FIGURE,
-    LOSS_TITLE,
-    RATE_FIGURE,
-    RATE_TITLE,
-    continued_losses,
-    scores_by_learning_rate,
-)
-from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.reference import alike_datasets
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
-from biphasic.analysis.words import interval_note, words
+from biphasic.analysis.words import interval_note
 from biphasic.palette import (
     LINES,
     MARKERS,
@@ -50,33 +42,9 @@ from biphasic.palette import (
 
 _REFERENCE_RATE = 0.4  # the masking rate of most of the reference study's comparisons
 _QUARTERS = (0.0, 25.0, 50.0, 75.0, 100.0)
-_WIDE = 8  # axes with a larger ratio of values are logarithmic
 _MIXED = "CLM+MLM"
 _PATH = ["size", "objective", "mask_rate", "first_steps", "optimizer"]
 _UNKNOWN = ("mask_rate", "flops", "labels", "parameters")  # NaN where they are unknown
-
-
-class LackingError(Exception):
-    """A figure lacks models."""
-
-
-@dataclass(frozen=True)
-class Spec:
-    """A figure of scores."""
-
-    number: int | None  # the paper's; None if it has none
-    name: str
-    title: str
-    where: Callable[[Frame], Frame]  # chooses models; raises what a figure lacks
-    x: str  # column of positions
-    line: Callable[[Frame, str], Frame]  # adds `series` and `style`, and sorts models by them
-    label: str  # of the horizontal axis
-    ticks: Callable[[Frame], Ticks]
-    scale: str = "linear"  # `linear`, `log`, `category`, or `wide`: by the range of positions
-    note: Callable[[Frame], str] = lambda _: ". "  # follows the title in the caption
-    of: Callable[[Frame], str] = lambda _: ""  # follows the title above the figure
-    panel: str = "dataset"  # column of panels
-    is_connected: bool = True
 
 
 def models_of(scores: Scores) -> Frame:
@@ -91,6 +59,7 @@ def models_of(scores: Scores) -> Frame:
         start=m["start"].fillna(""),
         is_distinct=~own.duplicated(),
         share=shares,
+        is_untrained=[model.is_untrained for model in scores.models],
         recipe=[*zip(m["objective"], map(round, shares), strict=True)],
         first_steps=m["clm_steps"].where(m["mlm_steps"] > 0, 0),
         masked=100 * m["mask_rate"],
@@ -103,54 +72,20 @@ def models_of(scores: Scores) -> Frame:
 def values_of(scores: Scores, datasets: Iterable[DatasetInfo]) -> Frame:
     """Return a row for each model and dataset with a score."""
     rows = [
-        (dataset.name, _task(dataset), dataset.num_train, model.name, found.mean, *found.ends)
+        (dataset.name, _heading(dataset), f"{dataset.metric_facts.title}, %", _task(dataset),
+         dataset.num_train, model.name, found.mean, *found.ends)
         for dataset in datasets
         for model in scores.models
         if (found := scores.get(model.name, dataset.name).estimate)
-    ]
-    columns = ["dataset", "task", "num_train", "name", "mean", "low", "high"]
+    ]  # fmt: skip
+    columns = ["panel", "heading", "unit", "task", "num_train", "name", "mean", "low", "high"]
     return DataFrame(rows, columns=columns)
 
 
-def chart_of(
-    spec: Spec, scores: Scores, models: Frame, datasets: Sequence[DatasetInfo]
-) -> Chart | Skipped:
-    """Fill a specification with the scores of models on datasets."""
-    try:
-        models = spec.where(models)
-    except LackingError as error:
-        return Skipped(spec.name, spec.title, str(error))
-    models = spec.line(models, spec.x)
-    points = models.merge(values_of(scores, datasets), on="name")
-    if points.empty:
-        return Skipped(spec.name, spec.title, "none of its models has a score")
-    points = points_of(points.assign(
-        x=points[spec.x].astype(float), panel=points[spec.panel],
-        is_connected=[spec.is_connected and not style.is_hollow for style in points["style"]],
-    ))  # fmt: skip
-    by_panel = {one.name if spec.panel == "dataset" else _task(one): one for one in datasets}
-    panels = [_panel(key, one) for key, one in by_panel.items() if key in {*points["panel"]}]
-    low, high = points["x"].min(), points["x"].max()
-    is_log = spec.scale == "log" or (spec.scale == "wide" and 0 < _WIDE * low < high)
-    scale = "category" if spec.scale == "category" else "log" if is_log else "linear"
-    note = spec.note(models)
-    shares = spec.is_connected and points.duplicated(["panel", "series", "line", "x"]).any()
-    return Chart(
-        spec.name,
-        f"{spec.title}{spec.of(models)}",
-        words().caption(spec.title, note, shares, interval_note(scores), spec.number),
-        Axis(spec.label, scale, spec.ticks(points)),
-        tuple(panels),
-        points,
-        note,
-    )
-
-
-def _panel(key: str, dataset: DatasetInfo) -> Panel:
-    title = key
-    if dataset.is_average and dataset.facts.title != dataset.task:
-        title = dataset.facts.title.capitalize()
-    return Panel(key, title, f"{dataset.metric_facts.title}, %")
+def _heading(dataset: DatasetInfo) -> str:
+    facts = dataset.facts
+    is_named = dataset.is_average and facts.title != dataset.task
+    return facts.title.capitalize() if is_named else dataset.name
 
 
 def shown_datasets(scores: Scores, *, is_every: bool = False) -> tuple[DatasetInfo, ...]:
@@ -446,7 +381,8 @@ def _by_start(m: Frame, _: str) -> Frame:
     return _styled(m, distinct_styles)
 
 
-def _by_model(m: Frame, _: str) -> Frame:
+def by_model(m: Frame, _: str) -> Frame:
+    """Make a line per model."""
     return m.assign(
         series=m["label"], line=m["name"], style=m["name"].map(distinct_styles([*m["name"]]))
     )
@@ -481,11 +417,6 @@ def _steps(steps: float) -> str:
     return amount(steps).replace(" ", "")
 
 
-def _at(text: Callable[[float], str]) -> Callable[[Frame], Ticks]:
-    """Return ticks at all positions."""
-    return lambda points: ticks_at(points["x"], text)
-
-
 def _named(column: str) -> Callable[[Frame], Ticks]:
     """Return ticks with the names of categories."""
     return lambda points: tuple(sorted({*zip(points["x"], points[column], strict=True)}))
@@ -497,7 +428,7 @@ def _powers(points: Frame) -> Ticks:
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     round_ones = [factor * 10.0**power for power in powers for factor in (1, 2, 5)]
     inside = [tick for tick in round_ones if low / 1.05 <= tick <= high * 1.05]
-    return ticks_at(inside if inside and high > _WIDE * low else (low, high), _power_text)
+    return ticks_at(inside if inside and high > WIDE * low else (low, high), _power_text)
 
 
 def _power_text(number: float) -> str:
@@ -525,7 +456,7 @@ SPECS = (
     ),
     Spec(
         4, "step", "Scores by pretraining step", _courses, "total_steps", _by_path,
-        "pretraining step", _at(_steps), "wide", note=_states,
+        "pretraining step", ticks_of(_steps), "wide", note=_states,
     ),
     Spec(
         6, "clm-share", "Scores by share of CLM and budget", _by_share, "share", _ordered,
@@ -547,7 +478,7 @@ SPECS = (
     ),
     Spec(
         9, "continued-steps", "Continued pretraining by its length", _by_length, "continued_steps",
-        _by_start, "steps of continued training", _at(_steps),
+        _by_start, "steps of continued training", ticks_of(_steps),
         note=lambda _: "; 0 is the starting model. Each length has its own decay. ",
     ),
     Spec(
@@ -567,7 +498,7 @@ BY_LABELS = Spec(
 )  # fmt: skip
 BY_EXAMPLES = Spec(
     None, "train-examples", "Scores by training examples", lambda m: m[m["is_final"]], "num_train",
-    _by_model, "training examples", _at("{:,.0f}".format), "log", panel="task",
+    by_model, "training examples", ticks_of("{:,.0f}".format), "log",
     note=lambda _: ". A smaller set is part of each larger one of its seed. ",
 )  # fmt: skip
 
@@ -582,17 +513,19 @@ def score_figures(
     datasets, models = shown_datasets(scores, is_every=is_every), models_of(scores)
     pairs = {} if reference is None else alike_datasets(scores, reference)
     theirs = {pairs[one.name].name: one.name for one in datasets if one.name in pairs}
-    behind = models_of(reference) if reference and theirs else None
+    values, intervals, behind = values_of(scores, datasets), interval_note(scores), None
+    if reference and theirs:
+        alike = [dataset for dataset in reference.datasets if dataset.name in theirs]
+        behind = models_of(reference), values_of(reference, alike)
 
     def chart(spec: Spec, size: str | None = None) -> Chart | Skipped:
         def of_size(m: Frame) -> Frame:
             return m if size is None else m[m["size"] == size]
 
-        made = chart_of(spec, scores, of_size(models), datasets)
+        made = chart_of(spec, of_size(models), values, intervals=intervals)
         if reference is None or behind is None or isinstance(made, Skipped):
             return made
-        alike = [dataset for dataset in reference.datasets if dataset.name in theirs]
-        other = chart_of(spec, reference, of_size(behind), alike)
+        other = chart_of(spec, of_size(behind[0]), behind[1])
         if isinstance(other, Skipped):
             return made
         # Its models may have other numbers of steps and masking rates.
@@ -616,7 +549,9 @@ def score_figures(
     numbers = Counter(_task(dataset) for dataset in scores.datasets)
     several = [one for one in scores.datasets if _task(one) and numbers[_task(one)] > 1]
     if several:
-        yield chart_of(BY_EXAMPLES, scores, models, several)
+        values = values_of(scores, several)
+        of_task = values.assign(panel=values["task"], heading=values["task"])
+        yield chart_of(BY_EXAMPLES, models, of_task, intervals=intervals)
 
 
 def _task(dataset: DatasetInfo) -> str:
@@ -624,19 +559,3 @@ def _task(dataset: DatasetInfo) -> str:
     # As the setting `train_examples` of a study's task names them.
     name, _, number = dataset.name.rpartition("-")
     return name if number == str(dataset.num_train) else ""
-
-
-def run_figures(scores: Scores, records: StudyRecords | None = None) -> Iterator[Chart | Skipped]:
-    """Yield each figure of single runs, and of a study's records of training."""
-    if records is None and scores.is_published:
-        reason = "needs records of single runs, but this is a table of means"
-        yield Skipped(RATE_FIGURE, RATE_TITLE, reason)
-        yield Skipped(LOSS_FIGURE, LOSS_TITLE, reason)
-        return
-    results = records.results_of(records.runs) if records else ()
-    diverged = Counter(one.learning_rate for one in results if one.status == "diverged")
-    yield scores_by_learning_rate(scores, diverged=diverged)
-    if records:
-        yield continued_losses(records)
-    else:
-        yield Skipped(LOSS_FIGURE, LOSS_TITLE, "needs records of training, but these are scores")

@@ -1,18 +1,21 @@
-"""The data of a figure: its points as a frame, with what axes and panels say; or why it is skipped.
+"""A figure: its specification, and with data its points as a frame; or why it is skipped.
 
-A point's row has its `panel`, the name of its `series` in the legend, the `line` that it is part
-of, the `part` of a line with gaps, `x`, `mean`, ends of the interval (`low`, `high`) and the name
-of its `model`; and how it is drawn: `style`, `is_connected`, `has_markers`, `is_reference`.
+`chart_of` fills a specification with two frames. Models have a row each with their factors; values
+have a row each with the `name` of their model, `mean`, `low` and `high`, and their `panel` with its
+`heading` and `unit`. A point's row has its `panel`, the name of its `series` in the legend, the
+`line` that it is part of, the `part` of a line with gaps, `x`, `mean`, ends of the interval (`low`,
+`high`) and the name of its `model`; and how it is drawn: `style`, `is_connected`, `has_markers`,
+`is_reference`.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
@@ -28,6 +31,7 @@ _USUAL = {
 _IN_FILES = ("x", "mean", "low", "high", "model")
 Frame = Any  # of pandas, whose own types say little of columns
 Ticks = tuple[tuple[float, str], ...]  # positions with their texts
+WIDE = 8  # axes with a larger ratio of values are logarithmic
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Axis:
     """The horizontal axis that all panels share."""
 
     label: str
-    scale: Literal["linear", "log", "category"]
+    scale: str  # `linear`, `log`, `category`, or `rows`: from top to bottom, with their own names
     ticks: Ticks
 
 
@@ -83,7 +87,13 @@ class Chart:
 
     @property
     def alt(self) -> str:
-        """Alternative text: a description with the ends of every line."""
+        """Alternative text: a description with the ends of every line, or all scores of rows."""
+        if self.axis.scale == "rows":
+            return " ".join(
+                words().strips(flat(one.key), [(flat(row.series), row.text) for row in rows])
+                for one in self.panels
+                if (rows := self.rows[one.key])
+            )
         places = dict(self.axis.ticks)
 
         def place(x: float) -> str:
@@ -115,6 +125,72 @@ class Skipped:
     name: str
     title: str
     reason: str
+
+
+class LackingError(Exception):
+    """A figure lacks models."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A figure, without data."""
+
+    number: int | None  # the paper's; None if it has none
+    name: str
+    title: str
+    where: Callable[[Frame], Frame]  # chooses models; raises what a figure lacks
+    x: str  # column of positions
+    line: Callable[[Frame, str], Frame]  # adds `series` and `style`, and sorts models by them
+    label: str  # of the horizontal axis
+    ticks: Callable[[Frame], Ticks]
+    scale: str = "linear"  # as of `Axis`, or `wide`: by the range of positions
+    note: Callable[[Frame], str] | None = lambda _: ". "  # after the title; None: no caption
+    of: Callable[[Frame], str] = lambda _: ""  # follows the title above the figure
+    is_connected: bool = True
+    lacking: str = "none of its models has a score"  # reason without values
+
+
+def chart_of(spec: Spec, models: Frame, values: Frame, *, intervals: str = "") -> Chart | Skipped:
+    """Fill a specification; `intervals` is a sentence about the values' intervals."""
+    try:
+        models = spec.where(models)
+    except LackingError as error:
+        return Skipped(spec.name, spec.title, str(error))
+    models = spec.line(models, spec.x)
+    points = models.merge(values, on="name")
+    if points.empty:
+        return Skipped(spec.name, spec.title, spec.lacking)
+    connected = [spec.is_connected and not style.is_hollow for style in points["style"]]
+    points = points_of(points.assign(x=points[spec.x].astype(float), is_connected=connected))
+    low, high = points["x"].min(), points["x"].max()
+    is_log = spec.scale == "log" or (spec.scale == "wide" and 0 < WIDE * low < high)
+    scale = spec.scale if spec.scale in {"category", "rows"} else "log" if is_log else "linear"
+    note, caption = "" if spec.note is None else spec.note(models), ""
+    if spec.note is not None:
+        shares = spec.is_connected and points.duplicated(["panel", "series", "line", "x"]).any()
+        caption = words().caption(spec.title, note, shares, intervals, spec.number)
+    return Chart(
+        spec.name,
+        f"{spec.title}{spec.of(models)}",
+        caption,
+        Axis(spec.label, scale, spec.ticks(points)),
+        tuple(_panels(values[values["panel"].isin(points["panel"])])),
+        points,
+        note,
+    )
+
+
+def _panels(values: Frame) -> Iterator[Panel]:
+    columns = {"panel": "key", "heading": "title"}
+    firsts = values.drop_duplicates("panel").rename(columns=columns)
+    known = [field.name for field in fields(Panel) if field.name in firsts]
+    for one in firsts[known].to_dict("records"):
+        yield Panel(**{name: value for name, value in one.items() if pd.notna(value)})
+
+
+def ticks_of(text: Callable[[float], str]) -> Callable[[Frame], Ticks]:
+    """Return ticks at all positions of points."""
+    return lambda points: ticks_at(points["x"], text)
 
 
 def points_of(rows: Frame) -> Frame:

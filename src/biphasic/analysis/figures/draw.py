@@ -74,6 +74,7 @@ def to_bytes(
     with drawing(salt=name or ending, fonttype=fonttype):
         figure.set_dpi(dpi)  # of PNG; the others are 72 to an inch
         getattr(canvas, f"print_{ending}")(buffer, metadata=metadata)
+    figure.set_layout_engine("none")  # all files of a figure have one layout
     return buffer.getvalue()
 
 
@@ -133,7 +134,9 @@ def chart_svg(chart: Chart) -> str:
 
 
 def draw(chart: Chart, layout: Layout = PRINT) -> Figure:
-    """Draw a chart."""
+    """Draw a chart; one of rows has a layout of its own."""
+    if chart.axis.scale == "rows":
+        return _draw_rows(chart)
     columns = max(1, min(layout.columns, len(chart.panels)))
     # A figure of one or two panels is wide enough for its title and legend.
     width = layout.width * max(columns, min(_LEAST_WIDTH, layout.columns))
@@ -325,3 +328,64 @@ def _draw_line(axes: Axes, points: Sequence[Any], shift: float) -> None:
     look = marker_look(first.style, size=4.4 if len(points) <= _FEW_POINTS else 3.0)
     places, means = [point.x for point in points], [point.mean for point in points]
     axes.plot(places, means, transform=moved, zorder=4, in_layout=False, **look)
+
+
+_ROOM_OF_ROWS = 0.3  # minimum margin on either side, in percent points
+_COLUMNS, _WIDTH, _HEAD = 2, 4.1, 0.75  # columns; of a panel, and above it, in inches
+_ROW, _LINE = 0.36, 0.13  # height of a row with two lines of a name, and of each more
+_LETTERS = 22  # of a line of a name
+
+
+def _draw_rows(chart: Chart) -> Figure:
+    """Draw panels with a row for each model: name, interval, seeds and mean, and its numbers."""
+    names = {row.series: wrap(row.series, width=_LETTERS, num_lines=6)
+             for row in chart.points.itertuples()}  # fmt: skip
+    lines = max(name.count("\n") + 1 for name in names.values())
+    columns = min(_COLUMNS, len(chart.panels))
+    each = max(map(len, chart.rows.values())) * (_ROW + _LINE * max(lines - 2, 0))
+    size = columns * _WIDTH, max(math.ceil(len(chart.panels) / columns) * (_HEAD + each), 1.0)
+    with drawing(salt=chart.name):
+        figure, panels = panels_of(len(chart.panels), columns, size)
+        for axes, panel in zip(panels, chart.panels, strict=True):
+            rows = chart.rows[panel.key]
+            head(axes, panel.title, panel.unit, letters=24)
+            axes.set_yticks(range(len(rows)), [names[row.series] for row in rows])
+            axes.tick_params(axis="y", pad=8, labelsize=FONT_SIZE, labelcolor=INK)
+            axes.spines["left"].set_visible(False)
+            axes.grid(visible=False, axis="y")
+            axes.grid(axis="x", color=GRID, linewidth=0.7)
+            for y, row in enumerate(rows):
+                _draw_row(axes, y, row)
+            axes.set_ylim(len(rows) - 0.5, -0.5)
+            axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+            low, high = axes.dataLim.intervalx
+            if low <= high:
+                room = max(0.06 * (high - low), _ROOM_OF_ROWS)
+                axes.set_xlim(low - room, high + room)
+            else:  # no score
+                axes.set_xticks([])
+    return figure
+
+
+def _draw_row(axes: Axes, y: int, row: Any) -> None:
+    """Draw interval, seeds and mean of a model, the line of a floor, and a reference."""
+    axes.annotate(
+        row.text, (1, y), xytext=(8, 0),
+        xycoords=("axes fraction", "data"), textcoords="offset points", va="center",
+        fontsize=FONT_SIZE, color=INK if row.is_best else MUTED,
+        fontweight="bold" if row.is_best else "normal", annotation_clip=False,
+    )  # fmt: skip
+    if math.isnan(row.mean):
+        return
+    if row.level:
+        axes.axvline(row.mean, color=FLOOR, linewidth=1.1, linestyle=row.level)
+    for places, look in (
+        ([row.low, row.high] if _has_bar(row) else [],
+         {"linewidth": 2.4, "alpha": 0.55, "solid_capstyle": "round"}),
+        (row.seeds, {"linestyle": "", "marker": "|", "markersize": 6, "alpha": 0.6}),
+        ([row.mean], marker_look(row.style, size=6.0)),
+    ):  # fmt: skip
+        options = {**look, "color": row.style.color, "markeredgewidth": 0.9}
+        axes.plot(places, [y] * len(places), **options)
+    if not math.isnan(row.reference):
+        axes.plot(row.reference, y, marker="|", markersize=14, color=INK)

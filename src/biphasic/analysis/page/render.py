@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import gc
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -15,14 +12,13 @@ from typing import Any
 
 import jinja2
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from biphasic.analysis.claims import claims_report
 from biphasic.analysis.figures import draw as drawn
 from biphasic.analysis.figures.catalog import score_figures
 from biphasic.analysis.figures.chart import Chart
 from biphasic.analysis.figures.runs import arm_styles, continued_losses, rates_of_arms, study_losses
-from biphasic.analysis.figures.strips import draw_strips, strips_svg
+from biphasic.analysis.figures.strips import strips_of
 from biphasic.analysis.page import content
 from biphasic.analysis.questions import answer
 from biphasic.analysis.records import StudyRecords, load_records
@@ -47,10 +43,8 @@ def render(records: StudyRecords, *, store: str) -> str:
     first_cell = (len(sources) - 1) * len(scores.models) * len(scores.datasets)
     styles, shown = page_styles(records, few), few_scores(recipes, few)
 
-    def strips(column: content.Column) -> Markup:
-        svg = strips_svg(shown, styles, column.dataset, paper)
-        return Markup(svg)  # noqa: S704 - page_svg escapes names
-
+    titles = content.dataset_titles(records, scores)
+    strips = strips_of(shown, styles, titles, datasets=shown.datasets, reference=paper)
     # The policy allows the page its own style and this script: no request, form or other code.
     script = (resources.files("biphasic.analysis") / "templates" / "report.js").read_text("utf-8")
     return fill(
@@ -63,12 +57,12 @@ def render(records: StudyRecords, *, store: str) -> str:
         recipes=recipes,
         compared=recipes.finished,
         families=content.study_families(records),
-        titles=content.dataset_titles(records, scores),
+        titles=titles,
         answers=content.study_answers(records),
         columns=content.columns_of(recipes, paper, first_cell=first_cell),
         arm_columns=content.columns_of(scores, paper),
         has_star=recipes is scores,  # comparisons of recipes say nothing of single arms
-        strips=strips,
+        strips=[*strips.split()] if isinstance(strips, Chart) else [],
         claims=claims_report(recipes),
         factors=[*score_figures(recipes, reference=paper_scores()), continued_losses(records)],
         losses=study_losses(few),
@@ -81,18 +75,6 @@ def render(records: StudyRecords, *, store: str) -> str:
     )
 
 
-@contextmanager
-def _rare_collection() -> Iterator[None]:
-    """Collect garbage less often: figures have many objects, and records many that stay."""
-    usual = gc.get_threshold()
-    gc.set_threshold(50_000, *usual[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*usual)
-
-
-@_rare_collection()
 def write_page(page: Path, study_folder: Path, store: Path, *, note: Path) -> None:
     """Write a report's page, tables and figures; `note` says that earlier ones are complete."""
     records, folder = load_records(study_folder, store), page.parent
@@ -199,20 +181,17 @@ def page_styles(records: StudyRecords, few: StudyRecords) -> dict[str, SeriesSty
 
 def write_figures(folder: Path, few: StudyRecords, scores: Scores) -> None:
     """Write losses, scores and learning rates as PNG and SVG; delete those without data."""
-    charts = {"loss": study_losses(few), "learning-rates": rates_of_arms(few)}
-    figures: dict[str, Figure | None] = {
-        name: drawn.draw(chart, drawn.PAIRS) if isinstance(chart, Chart) else None
-        for name, chart in charts.items()
+    scores = few_scores(scores, few)
+    charts = {
+        "loss": study_losses(few),
+        "learning-rates": rates_of_arms(few),
+        "scores": strips_of(scores, arm_styles(few.arms), content.dataset_titles(few, scores)),
     }
-    scores, figures["scores"] = few_scores(scores, few), None
-    if scores.models and scores.datasets:
-        styles, titles = arm_styles(few.arms), content.dataset_titles(few, scores)
-        figures["scores"] = draw_strips(scores, styles, titles)
-    for name, figure in figures.items():
+    for name, chart in charts.items():
+        figure = drawn.draw(chart, drawn.PAIRS) if isinstance(chart, Chart) else None
         for ending in ("svg", "png"):
             path = folder / f"{name}.{ending}"
             if figure is None:
                 path.unlink(missing_ok=True)
             else:
                 write_bytes(path, drawn.to_bytes(figure, ending, name=name))
-                figure.set_layout_engine("none")  # both files have one layout

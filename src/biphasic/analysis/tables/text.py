@@ -373,16 +373,18 @@ class Analysis(Shown):
 
     def drawing(self) -> str:
         """Return means, intervals and seeds as strips; empty for many models."""
-        from biphasic.analysis.figures.draw import to_svg  # noqa: PLC0415
-        from biphasic.analysis.figures.strips import draw_strips  # noqa: PLC0415
+        from biphasic.analysis.figures.chart import Chart  # noqa: PLC0415
+        from biphasic.analysis.figures.draw import draw, to_svg  # noqa: PLC0415
+        from biphasic.analysis.figures.strips import strips_of  # noqa: PLC0415
 
         models = self.scores.models
-        if not self.scores.datasets or len(models) > _MOST_MODELS:
+        if len(models) > _MOST_MODELS:
             return ""
         styles = objective_styles(sorted({model.objective for model in models}))
         by_model = {model.name: styles[model.objective] for model in models}
         titles = {dataset.name: dataset.name for dataset in self.scores.datasets}
-        return inline(to_svg(draw_strips(self.scores, by_model, titles), name="scores"))
+        chart = strips_of(self.scores, by_model, titles)
+        return inline(to_svg(draw(chart), name="scores")) if isinstance(chart, Chart) else ""
 
     def compare(self, pairs: Sequence[tuple[str, str]] = ()) -> Comparisons:
         """Test whether pairs of models differ, by default the best of each dataset and others."""

@@ -16,7 +16,7 @@ from pandas import DataFrame
 from PIL import Image
 
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.figures.catalog import run_figures, score_figures
+from biphasic.analysis.figures.catalog import score_figures
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, points_of
 from biphasic.analysis.figures.draw import (
     PAIRS,
@@ -29,8 +29,8 @@ from biphasic.analysis.figures.draw import (
     to_bytes,
     to_svg,
 )
-from biphasic.analysis.figures.runs import arm_styles, rates_of_arms, study_losses
-from biphasic.analysis.figures.strips import draw_strips
+from biphasic.analysis.figures.runs import arm_styles, rates_of_arms, run_figures, study_losses
+from biphasic.analysis.figures.strips import strips_of
 from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import paper_scores, study_scores
 from biphasic.analysis.scores.table import Score
@@ -298,7 +298,7 @@ def test_the_widest_numbers_of_strips_are_not_cut():
     scores = grid_scores(models, datasets=DATASETS[:1])
     widest = {key: Score(Estimate(100.0, 305.89, 2), {0: 100.0, 1: 100.0}) for key in scores.cells}
     styles = distinct_styles([models[0].name])
-    figure = draw_strips(replace(scores, cells=widest), styles, {DATASETS[0].name: "x" * 99})
+    figure = draw(strips_of(replace(scores, cells=widest), styles, {DATASETS[0].name: "x" * 99}))
     boxes = texts(figure)
     assert "100.00 (±305.89)" in {text for text, _ in boxes}
     for text, box in boxes:
@@ -316,7 +316,7 @@ def test_long_names_are_whole():
     some = zip(grid_models(), names, strict=False)
     models = [replace(each, name=name, label=name) for each, name in some]
     scores, styles = grid_scores(models, datasets=DATASETS[:1]), distinct_styles(names)
-    strips = draw_strips(scores, styles, {DATASETS[0].name: "a task"})
+    strips = draw(strips_of(scores, styles, {DATASETS[0].name: "a task"}))
     chart = chart_with([
         {"series": name, "style": styles[name], "x": x, "mean": 50.0 + x}
         for name in names for x in range(2)
@@ -333,10 +333,10 @@ def test_the_bold_score_of_strips_is_that_of_the_best_finished_model():
     scores = grid_scores(models, datasets=DATASETS[:1])
     means = dict(zip(scores.cells, (70.0, 72.0, 75.0), strict=True))
     cells = {key: Score(Estimate(mean, 1.0, 2), {0: mean}) for key, mean in means.items()}
-    figure = draw_strips(
+    figure = draw(strips_of(
         replace(scores, cells=cells), distinct_styles([each.name for each in models]),
         {DATASETS[0].name: "a task"},
-    )  # fmt: skip
+    ))  # fmt: skip
     bold = [text.get_text() for text in figure.axes[0].texts if text.get_fontweight() == "bold"]
     assert bold == ["72.00 (±1.00)"]
 
@@ -345,7 +345,7 @@ def test_strips_draw_every_style_in_its_colour():
     models = [model("small-clm", "small", 300, 0), model("small", "small", 0, 0)]
     scores, styles = grid_scores(models, datasets=DATASETS[:1]), objective_styles(["CLM"])
     by_model = {each.name: styles[each.objective] for each in models}
-    figure = draw_strips(scores, by_model, {DATASETS[0].name: "a task"})
+    figure = draw(strips_of(scores, by_model, {DATASETS[0].name: "a task"}))
     means = [line for line in figure.axes[0].lines if line.get_marker() in {"s", "x"}]
     assert [line.get_marker() for line in means] == ["s", "x"]
     assert [line.get_color() for line in means] == [by_model[each.name].color for each in models]

@@ -9,11 +9,12 @@ import pytest
 from fake_study import ARMS, FakeStudy
 
 from biphasic.analysis.curves import Curve
-from biphasic.analysis.figures.catalog import run_figures, score_figures
+from biphasic.analysis.figures.catalog import score_figures
 from biphasic.analysis.figures.chart import Chart, Skipped
 from biphasic.analysis.figures.runs import (
     continued_losses,
     rates_of_arms,
+    run_figures,
     scores_by_learning_rate,
     study_losses,
 )
