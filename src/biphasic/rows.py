@@ -50,7 +50,9 @@ _UNSEEN |= dict.fromkeys([0xA0, 0x2007, 0x202F], " ")
 
 def plain_name(name: str) -> str:
     """Return a name from outside as names are compared: in NFC, without what nobody sees."""
-    return unicodedata.normalize("NFC", name.translate(_UNSEEN)).strip()
+    # ASCII has none of them, and most labels, tags and ids are ASCII.
+    plain = name if name.isascii() else unicodedata.normalize("NFC", name.translate(_UNSEEN))
+    return plain.strip()
 
 
 def text_fault(value: object) -> str:
@@ -78,6 +80,10 @@ class Row:
     def where(self) -> str:
         """File and line, or the place in the file."""
         return f"{self.path}: {self.place}" if self.place else f"{self.path}:{self.number}"
+
+    def with_value(self, value: dict[str, Any]) -> Row:
+        """Return a row with other fields at the same place; `replace` takes thrice the time."""
+        return Row(self.path, self.number, value, self.place, self.is_vertical)
 
     def error(self, message: str, *, token: int = 0) -> DataError:
         """Return an error that names file and line, or the line of `token` if tokens have lines."""
@@ -211,10 +217,11 @@ def refuse_wide(content: bytes, *, where: Path | str) -> None:
 
 
 def _json_rows(path: Path, *, skips_blank: bool) -> Iterator[Row]:
+    where = str(path)
     for number, line in read_lines(path):
-        if skips_blank and not line.strip():
+        if skips_blank and line.isspace():
             continue
-        value = parse_json(line, where=f"{path}:{number}")
+        value = parse_json(line, where=f"{where}:{number}")
         if not isinstance(value, dict):
             raise DataError(f"{path}:{number}: expected one JSON object per line")
         yield Row(path, number, value)
@@ -222,7 +229,7 @@ def _json_rows(path: Path, *, skips_blank: bool) -> Iterator[Row]:
 
 def parse_json(text: str, *, where: str) -> Any:
     """Parse JSON text."""
-    if not text.strip():
+    if not text or text.isspace():
         raise DataError(f"{where}: not valid JSON (empty)")
     try:
         return json_value(text)

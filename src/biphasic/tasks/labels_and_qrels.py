@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +155,7 @@ def single_labels(row: Row, key: str) -> list[Row]:
         labels = labels.split(_LABEL_SEPARATOR) if labels.strip() else []
     if not isinstance(labels, list):
         raise row.error(f"'{key}' must be a list of labels, not {labels!r}")
-    return [replace(row, value={key: label}) for label in labels]
+    return [row.with_value({key: label}) for label in labels]
 
 
 def found_tags(rows: Iterable[Row], *, source: str) -> Labels:

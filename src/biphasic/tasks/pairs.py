@@ -443,7 +443,7 @@ def _pair_of(row: Row, *, source: str) -> Pair:
         raise row.error("'scores' must be a list of numbers")
     if len(scores) != 1 + len(negatives):
         raise row.error(f"{len(scores)} scores for a positive and {len(negatives)} negatives")
-    numbers = (replace(row, value={"scores": score}).real("scores") for score in scores)
+    numbers = (row.with_value({"scores": score}).real("scores") for score in scores)
     return Pair(query, positive, negatives, tuple(numbers), source)
 
 

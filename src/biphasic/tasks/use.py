@@ -159,7 +159,7 @@ class TextColumns:
         value = {field: row.value[column] for field, column in self._chosen.items()}
         if row.value.get("id") is not None:
             value["id"] = row.value["id"]
-        return replace(row, value=value)
+        return row.with_value(value)
 
     def is_empty(self, row: Row) -> bool:
         """Return whether all of a row's fields are empty."""

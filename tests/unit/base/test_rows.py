@@ -2,12 +2,18 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 import re
+from collections import Counter
+from unicodedata import normalize
 
 import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
 
 from biphasic.errors import DataError
-from biphasic.rows import read_lines, rows
+from biphasic.files import json_value
+from biphasic.rows import plain_name, read_lines, rows
 
 
 def refused(path, line, message):
@@ -85,6 +91,34 @@ def test_a_missing_field_is_named_beside_the_others(tmp_path):
             with pytest.raises(DataError) as error:
                 read("c")
             assert str(error.value) == f"{row.where}: no field 'c'; there are {others}"
+
+
+def outcome(parse, text):
+    try:
+        return repr(parse(text))
+    except ValueError as error:
+        return str(error)
+
+
+JSON_PARTS = ["{", "}", "[", "]", ":", ",", '"a"', '"b\\n"', "1", "-0.5", "NaN", "true", "x"]
+SPACES = [" ", "\n", "\t", "\r", "\x0b", "\x0c", "\xa0", "\u2028", "\ufeff"]
+
+
+@given(st.lists(st.sampled_from(JSON_PARTS + SPACES), max_size=8).map("".join))
+@example(' {"a":1} x').via("text after white space")
+@example('\xa0{"a":1}').via("white space that JSON has not")
+@example("")
+def test_json_is_read_as_the_standard_library_reads_it(text):
+    counted = Counter(re.findall('"[ab]', text))
+    assume(max(counted.values(), default=0) < 2)  # a repeated key is refused
+    assume(not text.startswith("\ufeff"))  # which files have as bytes, and `json.loads` mentions
+    assert outcome(json_value, text) == outcome(json.loads, text)
+
+
+def test_names_are_compared_without_what_nobody_sees():
+    for name in (" a\tb\x1f ", "\x1ca", "a\x7f", "e\u0301\u200b", "\ufeffa\xa0", "", "\x0ba"):
+        unseen = {ord(sign): None for sign in "\u200b\ufeff"} | {0xA0: " "}
+        assert plain_name(name) == normalize("NFC", name.translate(unseen)).strip()
 
 
 def test_whole_surrogate_pairs_are_one_character(tmp_path):

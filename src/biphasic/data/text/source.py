@@ -230,11 +230,11 @@ def _read_rows(
     file: Path, name: str, column: str, only: Mapping[str, str]
 ) -> Iterator[SourceDocument]:
     choose = partial(_text_columns, column, only, file)
+    path = str(file)  # written once: formatting a path takes longer than reading a short line
     for row in rows(file, skips_blank=True, choose=choose):
-        if not has_values(row.value, only, where=row.where):
-            continue
-        place = f"{name}:{row.number}"
-        yield document_of(row.value, column=column, place=place, where=row.where)
+        place, where = f"{name}:{row.number}", f"{path}:{row.number}"
+        if has_values(row.value, only, where=where):
+            yield document_of(row.value, column=column, place=place, where=where)
 
 
 def _text_columns(column: str, only: Mapping[str, str], file: Path, schema: pa.Schema) -> list[str]:

@@ -323,9 +323,7 @@ class RecordFiles(Examples):
         for split, part in rows.items():
             path = str(part[0].path)
             written = [
-                replace(
-                    row, value={**row.value, "id": row.id(), **self.record.written(row, labels)}
-                )
+                row.with_value({**row.value, "id": row.id(), **self.record.written(row, labels)})
                 for row in part
             ]
             examples, _ = self._unique(written, names, file.template, where=path)
@@ -374,7 +372,7 @@ class RecordFiles(Examples):
             if lacking := next((name for name in chosen.values() if name not in row.value), None):
                 raise row.lacks(lacking)
         named = ({name: row.value[column] for name, column in chosen.items()} for row in rows)
-        return [replace(row, value=value) for row, value in zip(rows, named, strict=True)]
+        return [row.with_value(value) for row, value in zip(rows, named, strict=True)]
 
     def _labels(self, file: FileSettings, files: Mapping[str, Path], rows: Sequence[Row]) -> Labels:
         if file.labels is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -60,7 +59,7 @@ class Question(Example):
         row: Row = info.context.row
         if not isinstance(answers, dict):
             raise row.error("'answers' must be an object with 'text' and 'answer_start'")
-        context, answered = row.text("context"), replace(row, value=answers)
+        context, answered = row.text("context"), row.with_value(answers)
         texts, starts = answered.items("text", str), answered.items("answer_start", int)
         if len(texts) != len(starts):
             raise row.error(f"{len(texts)} answer texts but {len(starts)} values of answer_start")
