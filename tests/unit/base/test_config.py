@@ -152,6 +152,40 @@ def test_names_every_mistake_and_unknown_keys_first():
 
 
 @pytest.mark.parametrize(
+    ("raw", "messages"),
+    [
+        ({"zzz": 1, "precision": "fp8"},
+         ["unknown key 'zzz' (known: *)", "precision: unknown value 'fp8' (known: bf16, fp32)"]),
+        ({"grid": {"row": 1, "columns": 0}},
+         ["unknown key 'grid.row' (did you mean 'rows'?)",
+          "grid.columns: input should be greater than 0 (got 0)"]),
+        ({"zzz": 1, "grid": {"row": 1, "columns": 0}},  # each hides what is below
+         ["unknown key 'zzz' (known: *)", "unknown key 'grid.row' (did you mean 'rows'?)",
+          "grid.columns: input should be greater than 0 (got 0)"]),
+        ({"zzz": 1, "marks": []},
+         ["unknown key 'zzz' (known: *)", "marks: give at least 1 (got [])"]),
+        ({"shapes": [{"sort": "circle", "radus": 1}]},  # the misspelt key is not missing, too
+         ["unknown key 'shapes.0.radus' (did you mean 'radius'?)"]),
+        ({"shapes": [{"sort": "circle", "zzz": 1}]},
+         ["unknown key 'shapes.0.zzz' (known: radius, sort)", "'shapes.0.radius' is required"]),
+        ({"shapes": [{"sort": "square", "side": 0, "zzz": 1}, {"sort": "oval"}], "yyy": 1},
+         ["unknown key 'yyy' (known: *)", "unknown key 'shapes.0.zzz' (known: side, sort)",
+          "shapes.0.side: input should be greater than 0 (got 0)",
+          "shapes.1.sort: unknown value 'oval' (known: circle, square)"]),
+        ({"layout": {"colums": 1, "rows": -1}},
+         ["unknown key 'layout.colums' (did you mean 'columns'?)",
+          "layout.rows: input should be greater than 0 (got -1)"]),
+        ({"frame": {"widht": 1, "width": 10}},  # whether they fit together is asked without it
+         ["unknown key 'frame.widht' (did you mean 'width'?)"]),
+        ({"titel": "y", "title": ""}, ["unknown key 'titel' (did you mean 'title'?)"]),
+    ],
+)  # fmt: skip
+def test_an_unknown_key_hides_no_other_mistake(raw, messages):
+    known = ", ".join(sorted(Drawing.model_fields))
+    assert refusal(raw).split("; ") == [text.replace("*", known) for text in messages]
+
+
+@pytest.mark.parametrize(
     ("name", "known", "suggestion"),
     [
         ("clmm", ("mlm", "clm"), " (did you mean 'clm'?)"),
