@@ -12,7 +12,6 @@ from test_replicates import run_cli
 
 from biphasic.analysis.page.markdown import answers_page
 from biphasic.analysis.questions.answer import answer
-from biphasic.analysis.questions.power import Design, powers
 from biphasic.analysis.records import load_records
 from biphasic.analysis.report import write_report
 from biphasic.analysis.scores.source import asked_of
@@ -20,6 +19,7 @@ from biphasic.analysis.statistics.contrast import contrast_of, holm, pooled
 from biphasic.analysis.statistics.crossed import NO_EXAMPLES
 from biphasic.analysis.words import words
 from biphasic.records import AskedRecord, ForecastRecord, QuestionRecord
+from biphasic.study.run.register import Design, powers
 
 __all__ = ["ask"]  # the fixture
 

@@ -9,13 +9,6 @@ from made_scores import made_scores
 from paired_power import detectable_effect
 
 from biphasic.analysis.estimate import LEVEL
-from biphasic.analysis.questions.power import (
-    Design,
-    detectable_differences,
-    powers,
-    residual_spread,
-    smallest_detectable,
-)
 from biphasic.analysis.records import load_records
 from biphasic.analysis.statistics.contrast import contrast_of, pooled
 from biphasic.analysis.statistics.crossed import NO_EXAMPLES
@@ -27,6 +20,13 @@ from biphasic.records import (
     ForecastRecord,
     QuestionRecord,
     SupportRecord,
+)
+from biphasic.study.run.register import (
+    Design,
+    detectable_differences,
+    powers,
+    residual_spread,
+    smallest_detectable,
 )
 
 PAIR = (1.0, -1.0)

@@ -13,8 +13,7 @@ import torch
 
 from biphasic.export.check import FITTED_TOLERANCE as TOLERANCE
 from biphasic.export.check import example_sequences
-from biphasic.export.finetuned import write_model
-from biphasic.export.forms import forms_of
+from biphasic.export.finetuned import forms_of, write_model
 from biphasic.model.compute.forward import batching_of
 from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.inputs import open_input

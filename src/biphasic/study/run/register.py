@@ -1,23 +1,42 @@
-"""Registers a study: fixes its questions and plan under a hash, before its first score."""
+"""Registers a study: fixes its questions and plan under a hash, before its first score.
+
+A registration says the smallest difference that each comparison can find, by its own formula.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
+from biphasic.analysis.estimate import LEVEL
 from biphasic.analysis.page.markdown import registration_page
-from biphasic.analysis.questions.power import detectable_differences, pilot_spreads
+from biphasic.analysis.records import load_records
+from biphasic.analysis.scores.source import replicate_of, study_scores
+from biphasic.analysis.scores.table import Scores
+from biphasic.analysis.statistics.contrast import (
+    FEWEST,
+    Contrast,
+    SumTest,
+    other_misses,
+    residual_variance,
+)
+from biphasic.analysis.statistics.paired import NO_SPREAD, noncentral_t
+from biphasic.analysis.statistics.replicates import by_recipe
 from biphasic.analysis.study_file import read_study
 from biphasic.analysis.text import count
 from biphasic.errors import ConfigError, DataError, LockHeldError
+from biphasic.facts import is_baseline
 from biphasic.locks import refuse_while_cleaning
 from biphasic.numerics import PARTS, running_code
-from biphasic.records import RegistrationRecord
+from biphasic.records import AskedRecord, DetectableRecord, RegistrationRecord, StudyRecord
 from biphasic.registration import (
     REGISTRATIONS,
     changed_parts,
@@ -175,3 +194,140 @@ class Registered(Shown):
     def lines(self) -> list[str]:
         """Return the hash, what an amendment changed, and what the study can detect."""
         return lines_of("registered", last=self.records[-1], rows=self.table())
+
+
+def detectable_differences(
+    study: StudyRecord, spread_on: Callable[[str], float]
+) -> Iterator[DetectableRecord]:
+    """Yield the smallest detectable difference of each comparison that has a test over runs."""
+    # `spread_on` returns the standard deviation of an arm's score over runs on a task.
+    for question in study.questions:
+        number = sum(len(one.tasks) for one in question.comparisons)
+        for place, one in enumerate(question.comparisons):
+            for task in one.tasks:
+                own = {
+                    side[0]
+                    for other in question.comparisons
+                    if task in other.tasks
+                    for side in (other.first, other.second, *(other.minus or ()))
+                    if not is_baseline(side[0])
+                }
+                design = replace(_design(study, one, task, number), num_own=len(own))
+                spread = spread_on(task) if design.num_runs > 1 else 0.0
+                design = replace(design, spread=spread)
+                if (points := smallest_detectable(design)) is not None:
+                    yield DetectableRecord(
+                        question=question.name,
+                        comparison=place,
+                        task=task,
+                        points=points,
+                        spread=spread,
+                        **({} if question.margin is None else powers(design, one, question.margin)),
+                    )
+
+
+def pilot_spreads(folder: Path) -> Callable[[str], float]:
+    """Return the spreads over runs that a finished study measured."""
+    scores = by_recipe(study_scores(load_records(folder)))
+    return lambda task: residual_spread(scores, task)
+
+
+def _design(study: StudyRecord, asked: AskedRecord, task: str, number: int) -> Design:
+    sides, weights = [], Counter[str]()
+    every = (asked.first, asked.second, *(asked.minus or ()))
+    for side, weight in zip(every, (1, -1, -1, 1), strict=False):
+        if not is_baseline(side[0]):  # these have no spread over runs
+            sides.append(side)
+            weights[side[0]] += weight  # an arm may occur twice
+    # Finished or asked recipes with several runs, whose variance is pooled.
+    asked_arms = {name for side in sides for name in side}
+    runs: defaultdict[str, set[str]] = defaultdict(set)
+    for arm in study.arms:
+        if arm.is_final or arm.name in asked_arms:
+            runs[replicate_of(arm)].add(arm.state)
+    num_runs = min(map(len, sides))
+    seeds = {run.seed for run in study.runs if (run.arm, run.task) == (sides[0][0], task)}
+    return Design(
+        weights=tuple(float(weight) for weight in weights.values() if weight),
+        num_arms=sum(len(states) > 1 for recipe, states in runs.items() if recipe),
+        num_runs=num_runs if num_runs > 1 else len(seeds),
+        num_comparisons=number,
+        are_blocks=num_runs > 1 and not sum(weights.values()),  # as `blocks_for`
+    )
+
+
+@dataclass(frozen=True)
+class Design:
+    """A comparison that is still to be computed."""
+
+    weights: tuple[float, ...]  # of the arms in the comparison
+    num_arms: int  # arms whose variance is pooled
+    num_runs: int  # runs of each arm: pretraining runs (`are_blocks`), or fine-tuning seeds
+    num_comparisons: int  # comparisons of its question, which are corrected together
+    are_blocks: bool
+    # Standard deviation of an arm's score over runs, in percentage points, beside what all arms
+    # share.
+    spread: float = 1.0
+    num_own: int = 0  # arms of the question, whose variance is pooled by itself as well
+
+    @property
+    def contrast(self) -> Contrast:
+        """The test of the comparison, as if no other one of its question were clear."""
+        # Over runs alone: test examples are not covered.
+        alone = self.num_runs - 1
+        error = self.spread * math.sqrt(sum(of**2 for of in self.weights) / self.num_runs)
+        groups = {max(of, len(self.weights)) for of in (self.num_arms, self.num_own)}
+        freedoms = [
+            (arms - 1) * alone
+            for arms in (sorted(groups) if self.are_blocks else ())
+            if min(arms, self.num_runs) >= FEWEST
+        ]
+        return Contrast(
+            mean=0.0, by_seed=dict.fromkeys(range(self.num_runs), 0.0),
+            tests=tuple(SumTest(error, of, error, of, 1.0, 1.0) for of in freedoms or [alone]),
+            example_error=0.0, num_examples=0, num_clusters=0, p_value=1.0, p_over_seeds=1.0,
+            p_alone=1.0, is_pooled=bool(freedoms), missing="", family_size=self.num_comparisons,
+        )  # fmt: skip
+
+
+def smallest_detectable(design: Design) -> float | None:
+    """Return the difference that is clear with 80 % power, in percentage points."""
+    # None with fewer than two runs, which give no test.
+    return None if design.num_runs < 2 else design.contrast.detectable
+
+
+def powers(design: Design, asked: AskedRecord, margin: float) -> dict[str, float]:
+    """Return the shares of studies that find the forecast, and that find no difference level."""
+    # If spreads do not seem to differ, the harder one of the tests decides.
+    found: dict[str, float] = {}
+    if expected := abs(asked.forecast.difference) if asked.forecast else 0.0:
+        found["power_of_forecast"] = min(
+            (1 - other_misses(tests)) * (1 - max(one.miss(expected) for one in tests))
+            for tests in design.contrast.criteria()
+        )
+    # Two one-sided tests: each of them fails as often if there is no difference.
+    missed = (
+        (tests, max(2 * noncentral_t(c.critical, c.freedom, margin / c.error) for c in tests))
+        for tests in design.contrast.criteria(LEVEL)
+    )
+    found["power_of_level"] = min(
+        (1 - other_misses(tests)) * max(1 - share, 0.0) for tests, share in missed
+    )
+    return found
+
+
+def residual_spread(scores: Scores, dataset: str) -> float:
+    """Return the standard deviation of scores over runs, beside what all models share."""
+    found = [scores.get(model.name, dataset).by_seed or {} for model in scores.finished.models]
+    known = [by_seed for by_seed in found if len(by_seed) > 1]
+    runs = sorted(set.intersection(*map(set, known))) if known else []
+    if len(known) < 2 or len(runs) < 2:
+        raise DataError(
+            f"{scores.source}: the spread on {dataset} needs two models with the same two runs or "
+            "more; give --spread"
+        )
+    table = np.array([[by_seed[run] for run in runs] for by_seed in known])
+    spread = float(np.sqrt(residual_variance(table)))
+    if spread <= NO_SPREAD:
+        raise DataError(f"{scores.source}: no spread over runs on {dataset}; give --spread")
+    return spread
