@@ -67,15 +67,22 @@ def products() -> Products:
     return measured_once("products", Products, _measured) or _first_choice()
 
 
-def measured_once(name: str, kind: type[T], measure: Callable[[], T]) -> T | None:
+def measured_once(
+    name: str,
+    kind: type[T],
+    measure: Callable[[], T],
+    *,
+    is_current: Callable[[T], bool] = lambda _: True,
+) -> T | None:
     """Return what was measured on this machine, now or before; None if no file can be written."""
+    # A choice of products is kept for good: another one would give sums that are rounded otherwise.
     try:
         cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         file = cached / "biphasic" / f"{name}-{_machine()}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(file.with_suffix(".lock")):
             known = _remembered(file, kind)
-            if known is None:
+            if known is None or not is_current(known):
                 known = measure()
                 write_text(file, TypeAdapter(kind).dump_json(known).decode())
             return known

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -43,6 +44,7 @@ _ROWS, _LENGTH = 8, 256
 _HEAD_DIM, _WIDEST = 64, 2048  # A pass at this width takes seconds on a slow processor.
 _SPECIAL = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
 _CLEARLY = 1.15  # Gain from which another precision is recommended; less may be chance.
+_DAYS = 14  # Libraries are updated and machines are moved, which nobody says here.
 _COPIES = 3  # The state and the newest two checkpoints.
 _WORTH_MEASURING = 1e13  # FLOPs: a minute on a fast core.
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -53,10 +55,16 @@ class Measured(NamedTuple):
 
     per_second: float  # FLOPs of forward and backward passes.
     other_gain: float  # How many times as fast passes in the other precision are.
+    at: float = 0.0  # Time of the measurement, in seconds since 1970.
+    was_busy: bool = False  # Whether other work slowed it: more processes wanted to run than cores.
+
+    def is_current(self) -> bool:
+        """Return whether it still stands; otherwise the next command measures again."""
+        return not self.was_busy and 0 <= time.time() - self.at < _DAYS * 24 * 3600
 
 
 def measure_speed(precision: str, width: int = 0) -> Measured:
-    """Return the speed of passes at a width on this machine, measured once for a second each."""
+    """Return the speed of passes at a width on this machine; a second each, kept for some days."""
     name, model, device = f"speed-{precision}", PRESETS["nano"], compute_device()
     if device.type == "cuda":  # the cache may be shared with machines that have another GPU or none
         name += f"-{digest(torch.cuda.get_device_name(device))[:8]}"
@@ -66,13 +74,14 @@ def measure_speed(precision: str, width: int = 0) -> Measured:
         model = Architecture(**dict(zip(Architecture.model_fields, sizes, strict=True)))
         name += f"-{width}"
     measure = partial(_measured, precision, model)
-    return measured_once(name, Measured, measure) or measure()
+    return measured_once(name, Measured, measure, is_current=Measured.is_current) or measure()
 
 
 def _measured(precision: str, architecture: Architecture) -> Measured:
     # Other models, reading and updates make training half to twice as fast. These passes compute
     # all that FLOPs count, as fine-tunings do: MLM is up to 5 % faster, and CLM by 6 % in fp32.
     flops, passes = 0, {}
+    was_busy = os.getloadavg()[0] > (os.cpu_count() or 1)  # before these passes load it, too
     for name in (precision, _other(precision)):
         flops, passes[name] = _small_pass(_DTYPES[name], architecture)
         passes[name]()  # libraries start, and buffers are made
@@ -88,7 +97,8 @@ def _measured(precision: str, architecture: Architecture) -> Measured:
             fastest[name] = min(fastest[name], own() - own_start)
             if name == precision:
                 num_passes, passed = num_passes + 1, passed + time.perf_counter() - start
-    return Measured(num_passes * flops / passed, fastest[precision] / fastest[_other(precision)])
+    gain = fastest[precision] / fastest[_other(precision)]
+    return Measured(num_passes * flops / passed, gain, time.time(), was_busy)
 
 
 def _small_pass(dtype: torch.dtype, architecture: Architecture) -> tuple[int, Callable[[], None]]:
