@@ -173,6 +173,7 @@ def find_owner(path: Path) -> Owner | None:
         copy = Path(scratch, "copy")
         copy.write_bytes(content)
         lease = _lease(copy)
+        # Read before: an acquired copy names this process.
         record = lease.owner
         try:
             lease.acquire(timeout=0)
@@ -197,6 +198,7 @@ def this_process() -> tuple[str, int]:
 def sole_writer(path: Path, *, say: Say | None = None) -> Iterator[None]:
     """Let one process at a time write a file or folder; delete what killed ones left beside it."""
     holder = path.with_name(f"{PARTIAL}{path.name}.lock")
+    # Beside the file: a folder that does not exist yet has no place for a lock inside.
     with hold(holder, remedy="choose another name", say=say):
         remove_partials(path.parent, path.name)
         yield
@@ -257,6 +259,7 @@ def running_work(store: Path) -> dict[str, Owner]:
     leases = store / LEASES
     if not leases.is_dir():
         return {}
+    # Probes of the clock (`_now`) lie beside the locks for a moment.
     paths = (path for path in sorted(leases.iterdir()) if not path.name.startswith(PARTIAL))
     owners = ((path.name, find_owner(path)) for path in paths)
     return {name: owner for name, owner in owners if owner is not None}

@@ -150,6 +150,7 @@ def while_held(report: Report, held: Lock, *, should_stop: ShouldStop = never) -
 
     def forward(progress: Progress) -> None:
         report(progress)
+        # The file is read only when a heartbeat has seen another owner: reports are frequent.
         if held.is_lost:
             held.check()
         if should_stop():
@@ -203,6 +204,7 @@ def longest_paths(items: Iterable[WorkItem]) -> dict[str, float]:
     items = list(items)
     paths: dict[str, float] = {}
     waiting = dependents({item.id: item.needs for item in items})
+    # In reverse, the paths of those that need an item are known before its own.
     for item in reversed(items):
         after = max((paths[dependent] for dependent in waiting[item.id]), default=0.0)
         # At least 1 each: among jobs of unknown cost, longer chains come first.

@@ -188,6 +188,7 @@ def _first_failure(failures: list[dict[str, Any]], processes: int) -> BiphasicEr
             f"one of {processes} processes of the group died (killed, or out of memory?); run "
             "again to resume from the latest checkpoint"
         )
+    # Ranks that lose another one fail, too; what that one met explains all.
     causes = (failure for failure in failures if failure["kind"] != LostRankError.__name__)
     first = next(causes, failures[0])
     text = f"process {first['rank']} of a group of {processes}: {first['error']}"
@@ -265,6 +266,7 @@ class Heartbeats:
             if self._now - beat.heard > limit:
                 late[rank] = beat
         hanging = {rank: beat for rank, beat in late.items() if not beat.waits}
+        # Late ranks that wait are held up by others that still move.
         if not hanging and len(late) < len(self._beats):
             return None
         resume = "run again to resume from the latest checkpoint"

@@ -156,10 +156,12 @@ class Scheduler:
         """Fill the slots; a job that needs several waits at the front until they are free."""
         while self._ready:
             item = self._items[self._ready[0][2]]
+            # Asked as late as possible: another process may share the store, and have finished it.
             if item.is_done():
                 heapq.heappop(self._ready)
                 self._finish(item, elsewhere=True)
                 continue
+            # Smaller jobs behind it do not overtake it: they would keep it waiting for ever.
             if self._num_used + item.num_slots > self._executor.num_slots:
                 return
             heapq.heappop(self._ready)
@@ -200,13 +202,16 @@ class Scheduler:
             self._finish(item, elsewhere=False)
         elif isinstance(error, DoneElsewhereError):
             self._finish(item, elsewhere=True)
+        # No try is counted: the other process may finish it, or end without doing so.
         elif isinstance(error, LockHeldError):
             self._delay(item, error, self._clock.taken_seconds)
         elif isinstance(error, RequeuedError):
             self._tries.pop(item.id, None)  # it made progress: tries count from here
             self._delay(item, error, 0.0)
+        # Nothing can run any more, so no job has failed by itself.
         elif isinstance(error, ExecutorError):
             raise error
+        # It is not queued again: this run is ending, and the next one resumes it.
         elif isinstance(error, StoppedError):
             self._watcher.delayed(item, error)
         else:

@@ -48,10 +48,12 @@ def serve(load_job: LoadJob) -> None:
     store, num_threads = Path(sys.argv[1]), int(sys.argv[2])
     # The parent handles Ctrl-C and asks its workers to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Events have a descriptor of their own: what libraries print goes to standard error.
     events = os.dup(1)
     os.dup2(2, 1)
     jobs: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
     is_over = threading.Event()
+    # In a thread, so that the end of the input, as when the parent dies, is seen during a job.
     threading.Thread(target=_read_jobs, args=(jobs, is_over), daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: _stop(jobs, is_over))
     prepare_torch(num_threads)

@@ -96,6 +96,7 @@ class _GroupedCrossEntropy(torch.autograd.Function):
     def backward(ctx: FunctionCtx, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (scale,) = gradients
         saved = ctx.saved_tensors  # type: ignore[attr-defined]
+        # The loss is a scalar, so the gradients of `forward` need a factor alone.
         scaled = [None if gradient is None else gradient * scale for gradient in saved]
         return *scaled, None, None, None, None, None
 
@@ -113,6 +114,7 @@ class _Sum:
 
     def total(self) -> Tensor:
         if self._total is None:
+            # A pass without labels has no group, and its ranks sum this gradient with the others.
             return torch.zeros_like(self._parameter)
         return self._total.to(self._parameter.dtype)
 
@@ -134,6 +136,7 @@ def _loss_and_delta(
         chances = torch.softmax(exact, -1, out=exact if on_cpu else None)
         # The largest logit's probability is 1 / normaliser: one exponential per logit is enough.
         losses = largest - chances.amax(-1, keepdim=True).log() - right
+        # The gradient of the cross-entropy by the logits: their softmax, minus 1 at the label.
         delta = chances.scatter_add_(1, target, chances.new_full(target.shape, -1.0))
         if weights is not None:
             factors = weights[number * rows : (number + 1) * rows]

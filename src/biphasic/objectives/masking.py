@@ -178,6 +178,7 @@ def select(
         if begins is not None:
             token_units = _unit_of_tokens(begins[text], selection, mask_seed, piece)
             units[text] = start + token_units
+            # All tokens of a unit have the draw of its first one, so they are selected together.
             draws = draws[token_units]
         is_selected[text] = draws < mlm_probability
     return is_selected, units
@@ -212,12 +213,14 @@ def _replaced(
     if replacement == "mask":
         flat[is_selected] = vocabulary.mask_id
         return shown
+    # No text has special tokens, so a random one would show that it was replaced.
     candidates = np.setdiff1d(np.arange(vocabulary.size), sorted(vocabulary.special_ids))
     for (start, end), piece in zip(batch.texts.tolist(), batch.pieces, strict=True):
         bits = _stream("replacement", mask_seed, piece)
         # The first and last number of each are for BOS and EOS, and unused.
         numbers = uniforms(bits, 2 * (end - start + NUM_SPECIAL)).reshape(2, -1)
         choices, draws = numbers[:, 1:-1]
+        # A word is hidden, replaced or kept as a whole.
         choices = choices[units[start:end] - start]
         tokens, chosen = flat[start:end], is_selected[start:end]
         randomised = chosen & (choices >= HIDDEN) & (choices < 1 - KEPT)
@@ -260,6 +263,7 @@ class Mntp(MaskingConfig):
         # A document's first token follows BOS. A sequence that begins within a document has no
         # position before its first token.
         has_before = ~np.isin(masked.positions, batch.packed.spans[:, 0])
+        # As a causal model was trained: the state at a position predicts the next token.
         positions, labels = masked.positions[has_before] - 1, masked.labels[has_before]
         return (replace(masked, positions=positions, labels=labels),)
 
@@ -305,6 +309,7 @@ class Diffusion(ObjectiveConfig):
         for (start, end), piece, rate in pieces:
             bits = _stream("mask", mask_seed, piece)
             is_hidden[start:end] = uniforms(bits, end - start) < rate
+            # A low rate hides few tokens; with this weight the sum is a bound on the likelihood.
             weights[start:end] = 1 / rate
         positions = np.flatnonzero(is_hidden)
         shown = batch.packed.input_ids.copy()

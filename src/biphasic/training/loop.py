@@ -109,6 +109,7 @@ def train_segment(
         )
     target = state_folder(store, lineage.identities[end])
     progress = Checkpoints.of(store, lineage.identities[end], start=start)
+    # One rank looks, so that all return or all train: they may not see a new folder at once.
     if ranks.from_first(is_complete(target)):
         if ranks.is_first:
             progress.clear()
@@ -178,6 +179,7 @@ def _train_until(  # noqa: PLR0917
             ranks.barrier()  # one that hangs while it reads is seen here, and not in a layer
             if run.step in recipe.skip_steps or given.num_supervised == 0:
                 options.warn_of(_why_without_update(run, phase, given))
+                # Its rows count as read, so later steps read the same rows as without the skip.
                 given = replace(given, num_supervised=0, flops=0)
             else:
                 pending.add(*_update(run, phase, given))
@@ -192,6 +194,7 @@ def _train_until(  # noqa: PLR0917
             stops = ranks.any_says(options.should_stop is not None and options.should_stop())
             watches = _is_due(run.step, every=options.heldout_every)
             saves = _is_due(run.step, every=options.checkpoint_every)
+            # To read losses back waits for the device, so it is left until somebody needs them.
             if not (watches or saves or stops or pending.are_due or run.step in {phase.end, end}):
                 continue
             ranks.heartbeat.at(Activity.DEVICE)
@@ -246,6 +249,7 @@ def _update(run: Run, phase: PlacedPhase, given: StepInput) -> tuple[StepReport,
 def _record(run: Run, steps: Sequence[StepReport]) -> StepReport | None:
     """Record the updates before the first one that is not finite, and return this one, if any."""
     fault = next((step for step in steps if step.fault is not None), None)
+    # Ranks that end at different steps would wait for each other in the next sum for ever.
     run.ranks.require_same(
         -1 if fault is None else fault.before.step,
         what="the first steps with a loss or gradient that is not finite",
@@ -275,6 +279,8 @@ def _backward(run: Run, given: StepInput) -> Tensor:
             run.ranks.heartbeat.at(Activity.COMPUTING)
             if run.divided is not None:
                 run.divided.is_last_pass(rows is given.passes[-1])
+            # By the labels of all passes and ranks: a mean of means would weigh labels of passes
+            # with few of them more, and depend on the number of passes.
             loss = compute_loss(rows.to(run.model.device)) / given.normaliser
             loss.backward()
             run.optimizer.weights.gather_gradients()
@@ -412,6 +418,7 @@ def coupled_backward(
     passes, loss = given.passes, given.passes[0].loss
     assert loss is not None  # noqa: S101 - the caller has asked
     is_one = len(passes) == 1  # then its activations are stored at once
+    # Activations of all passes at once are what passes avoid; a second reading costs time alone.
     outputs = []
     with torch.set_grad_enabled(is_one):
         for rows in passes:

@@ -99,6 +99,7 @@ def save_divided(
 def _write_rest(
     partial: Path, snapshot: Snapshot, config: dict[str, Any], tokenizer: TextTokenizer
 ) -> None:
+    # `complete_folder` flushes all files together before it renames the folder.
     write_json(partial / "config.json", config, is_flushed=False)
     record = snapshot.record.model_dump(mode="json")
     write_json(partial / "state.json", record, is_flushed=False)

@@ -79,6 +79,7 @@ class Check:
         share = self.at_least if self.at_most is None else self.at_most
         if share is None or isinstance(share, int):
             return len(self.answers) if share is None else share
+        # A float is rounded: 7/25 of 25 is a little more than 7, of which `ceil` would make 8.
         exact = Fraction(share).limit_denominator(1000) * len(self.answers)
         return math.ceil(exact) if self.at_most is None else math.floor(exact)
 
@@ -89,11 +90,13 @@ class Check:
         if not self.comparisons:
             return None
         if self.at_most is not None:
+            # Unknown comparisons can still exceed a maximum, never take back that it is exceeded.
             return False if held > self.number else None if held + unknown > self.number else True
         least, most = self.number, self.number - 1
         if self.most_often:
             lost = Counter(c.winner for c in self.comparisons if c.holds is False)
             most = max((n for winner, n in lost.items() if winner is not None), default=0)
+            # It must lead even if the runner-up wins all unknown comparisons.
             least = most + unknown + 1
         return True if held >= least else False if held + unknown <= most else None
 

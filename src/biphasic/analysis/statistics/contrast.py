@@ -97,6 +97,7 @@ def pooled(table: Array) -> Blocks | None:
     variance, rest = residual_variance(table), residuals(table)
     if variance <= NO_SPREAD**2:
         return None
+    # Both have the same eigenvalues besides zeros, and the statistic reads nothing else.
     crossed = rest @ rest.T if num_arms < num_runs else rest.T @ rest
     null = _evenness(min(num_arms, num_runs) - 1, max(num_arms, num_runs) - 1)
     # The observed table counts as one of the draws, so that p is never zero.
@@ -343,6 +344,7 @@ def contrast(scores: Scores, weights: Weights, *, blocks: Sequence[Blocks]) -> C
     if not seeds:
         return None
     by_seed = {seed: math.fsum(weight * of[seed] for weight, of in parts) for seed in seeds}
+    # Without single examples, the test is over seeds alone, and says so.
     try:
         errors, missing = contrast_errors(scores, weights, seeds), ""
     except DataError as error:

@@ -61,6 +61,7 @@ def squared_errors(first: Array, second: Array) -> CrossedErrors:
     if num_seeds == 1:
         return known
     of_all = _squared_distances(*(part.reshape(len(part), -1) for part in (first, second)))
+    # The squared distance over all seeds is that of the means, once a seed, and the interaction.
     freedom = (num_seeds - 1) * (num_examples - 1)
     rest = np.maximum(of_all - num_seeds * of_means, 0.0)
     return replace(known, shared=rest / (freedom * num_seeds * num_examples))
@@ -69,12 +70,14 @@ def squared_errors(first: Array, second: Array) -> CrossedErrors:
 def _squared_distances(first: Array, second: Array) -> Array:
     """Return the squared distance of each row from each row of another table."""
     squares = [np.einsum("ij,ij->i", part, part) for part in (first, second)]
+    # By one product for all pairs; rounding may give a little less than zero.
     return np.maximum(squares[0][:, None] + squares[1] - 2 * first @ second.T, 0.0)
 
 
 def joint_errors(seeds: Array, of_seeds: Array, errors: CrossedErrors) -> tuple[Array, Array]:
     """Return squared standard errors over seeds and examples, with Satterthwaite's freedom."""
     examples, shared = errors.examples, errors.shared
+    # Estimates of few seeds vary: the interaction can seem larger than what contains it.
     variance = np.maximum(seeds + examples - shared, np.maximum(seeds, examples))
     of_examples = np.maximum(errors.freedom, 1)
     doubt = seeds**2 / of_seeds + examples**2 / of_examples

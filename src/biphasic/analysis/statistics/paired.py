@@ -96,6 +96,7 @@ def _detectable(criteria: tuple[Criterion, ...], other_misses: float) -> float:
     def shortfall(difference: float) -> float:
         return other_misses + sum(one.miss(difference) for one in criteria) - (1 - POWER)
 
+    # A difference of `critical` standard errors is found about every other time.
     upper = max(one.critical * one.error for one in criteria)
     while shortfall(upper) > 0:
         upper *= 2
@@ -145,6 +146,7 @@ def _log_tail(num_arms: int) -> Array:
     z = WIDEST * nodes
     density = WIDEST * weights * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
     below = scipy.special.ndtr(z)
+    # By the largest value z: the share of lower values that are more than a range below it.
     share = scipy.special.ndtr(z - _RANGES[:, None]) / below  # (ranges, nodes)
     # 1 - H(w), without the cancellation of a probability near 1.
     with np.errstate(divide="ignore"):

@@ -177,6 +177,7 @@ def rates_beyond(rates: Iterable[float], number: int) -> list[float]:
     # Six digits, as rates are shown: 5e-6, not 5.000000000000001e-6.
     return [
         float(f"{end * (end / inner) ** step:.5e}")
+        # The two lowest rates and the two highest, the outermost first.
         for end, inner in (inorder[:2], inorder[:-3:-1])
         for step in range(1, number + 1)
     ]
@@ -388,6 +389,7 @@ def plan_baselines(
     tasks: Sequence[PlannedTask], vectors: Mapping[str, Vectors | None], seeds: Collection[int]
 ) -> Iterator[PlannedBaseline]:
     """Yield the baselines of tasks; `vectors` are by arm, `seeds` those of the fine-tunings."""
+    # Arms of one width and tokenizer share their vectors, which the first of them names.
     first = {one: arm for arm, one in reversed([*vectors.items()]) if one}
     named = {
         RANDOM_VECTORS if len(first) == 1 else f"{RANDOM_VECTORS}:{arm}": one

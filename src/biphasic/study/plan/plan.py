@@ -289,6 +289,7 @@ def plan_study(
         arms.append(arm)
         ends.append(PlannedPoint(arm, end.step, end.identity))
         intermediate += [PlannedPoint(arm, step, node.identity) for step, node in between]
+        # Arms share the segments that have one identity; the first arm gives them their name.
         for segment in _segments(arm, end):
             segments.setdefault(segment.id, segment)
     points = (*ends, *intermediate)
@@ -325,6 +326,7 @@ def _segments(arm: PlannedArm, end: Node) -> Iterator[Segment]:
     for before, node in list(pairwise(end.path())) or [(end, end)]:
         start, parent = before.step, before.identity if before.step else None
         if node.nearest is not None:
+            # A state in between, of any study, saves the updates before it.
             start, parent = node.nearest
         yield Segment(node.identity, start, node.step, parent, arm)
 

@@ -23,6 +23,7 @@ from biphasic.training.timeline import PlacedPhase
 
 Stretch = tuple[str, int]
 _RATE = '"learning_rate":'
+# Texts of objectives that a phase has in turn are kept: it comes back to each of them.
 _TURNS = 64
 
 
@@ -90,6 +91,7 @@ class StateTree:
 def expand(lineage: Lineage) -> Expansion:
     """Expand a recipe on its data."""
     recipe, fingerprint = lineage.recipe, lineage.fingerprint
+    # Of the chain of identities only the first is needed: without phases, there are no others.
     untrained = recipe.model_copy(update={"phases": (), "skip_steps": ()})
     merged: list[Stretch] = []
     for placed in recipe.placed_phases:
@@ -135,6 +137,7 @@ def _phase_stretches(
     if first == placed.end:
         return
     update = step_determinants(placed, first, recipe, fingerprint)
+    # The first step may be one that is skipped; `_cut_at_skipped` puts such steps in.
     for name in ("resets_optimizer", "begins_lora", "skipped"):
         update.pop(name, None)
     if is_steady(placed):
@@ -172,6 +175,7 @@ def _equal_rates(placed: PlacedPhase, first: int) -> Iterator[tuple[int, int]]:
     peak_to = placed.schedule_end - placed.schedule.decay_steps
     step = first
     while step < placed.end:
+        # Rates are equal between warm-up and decay alone; in these, each step has its own.
         count = min(peak_to, placed.end) - step if peak_from <= step < peak_to else 1
         yield step, count
         step += count
@@ -243,6 +247,7 @@ def _chain(
     for text, count in stretches:
         link = text.encode()
         for _ in range(count):
+            # The digits, not the bytes, of the link before, as in `Lineage.identities`.
             current = hashlib.sha256(current + link).hexdigest().encode()
             step += 1
             if known and (identity := current.decode()) in known:

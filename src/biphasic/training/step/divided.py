@@ -79,6 +79,7 @@ class DividedWeights(MasterWeights):
 
     def norm(self, gradients: list[Tensor]) -> Tensor:
         """Return the norm of the whole gradient: the same bits on every rank."""
+        # Each rank has the squares of its own part; a root of a sum is no sum of roots.
         square = super().norm(gradients).square()
         dist.all_reduce(square, group=self._group)
         return square.sqrt()
@@ -92,6 +93,7 @@ class DividedWeights(MasterWeights):
 
     def checksum(self) -> int:
         """Return the checksum of the whole weights, from all parts of this rank's copy."""
+        # The checksum of a whole is the sum of those of its parts, in any order.
         total = torch.tensor(super().checksum())
         dist.all_reduce(total, group=self._host_group)
         return int(total) % (1 << 63)
@@ -152,6 +154,7 @@ def divide(model: PreTrainedModel, weights: MasterWeights, compute: ComputeConfi
         half = MixedPrecisionPolicy(
             activation_dtype(model), torch.float32, cast_forward_inputs=False
         )
+    # FSDP divides the masters in fp32 and rounds what it gathers; the policy says to what.
     for name, parameter in weights.working.items():
         parameter.data = weights.masters[name].detach()
     mesh = _mesh(compute, model.device.type)

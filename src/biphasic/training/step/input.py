@@ -56,6 +56,8 @@ class StepRows:
         if phase.index in self._pairs:
             return self._pairs[phase.index].batch(step - phase.start)
         content = self._contents[phase.index]
+        # Steps of earlier phases on the same text: each document is read once an epoch, also across
+        # phases.
         before = sum(shape.num_steps for shape in self._shapes_of(content, end=phase.index))
         return self._readers[content].batch(before + step - phase.start)
 
@@ -180,6 +182,7 @@ def passes_of(
         num_passes = -(-most_rows // (rows_per_pass or most_rows))
         borders = [start + index * (end - start) // num_passes for index in range(num_passes + 1)]
         for first, last in pairwise(borders):
+            # A rank without rows still takes part in the gathering and the sums of the others.
             yield part.part(first, last) if first < last else part.part(0, 1).without_labels()
 
 
