@@ -163,11 +163,13 @@ class Table:
             asked.lack(
                 f"no models that differ only in {factor_text(along)} ({least} levels or more)"
             )
+        # All pairs count for the correction, though some courses compare neighbours alone.
         asked.num_comparisons = sum(math.comb(len(run), 2) for _, run in runs)
         comparisons = []
         for shared, run in runs:
             steps = [(*pair, relation) for pair in pairs(run)]
             one = asked.answer(asked.listed(run, [along]), all_hold, steps, shared, run)
+            # Two models at one level have no order, so whether the course holds is unknown.
             has_several = len({getattr(row, along) for row in run}) < len(run)  # at one level
             comparisons.append(replace(one, holds=None) if has_several else one)
         return asked.check(f"{expect} along {factor_text(along)}", comparisons)

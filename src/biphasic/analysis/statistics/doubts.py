@@ -152,6 +152,7 @@ def _floor_tests(scores: Scores, dataset: str) -> FloorTests:
     floors = sorted((n for n in (*untrained, *baselines) if n in known), key=lambda n: -known[n])
     arms = [m.name for m in scores.models if m.objective != UNTRAINED or m.is_finished_encoder]
     pairs = [(arm, floor) for arm in arms if arm in known for floor in floors]
+    # No pooled variance: what a run does to all arms does not cancel against a floor.
     tests = corrected([
         contrast(scores, {(arm, dataset): 1.0, (floor, dataset): -1.0}, blocks=())
         for arm, floor in pairs
