@@ -442,6 +442,17 @@ def test_adapt(bench, tmp_path, warm):
     assert all(record["tokens_per_second"] > 0 for record in records)
 
 
+def test_lora(bench, tmp_path, warm):
+    model = write_model(tmp_path / "model", "llama")
+    texts = [{"text": f"the cat sat on mat {number}"} for number in range(300)]
+    write_jsonl(tmp_path / "text.jsonl", texts)
+    sizes = ["--steps", "2", "--rows", "2", "--max-seqlen", "16", "--rank", "2"]
+    lora, full = bench("lora", model, tmp_path / "text.jsonl", *sizes)
+    assert (lora["way"], full["way"]) == ("lora", "full")
+    assert lora["tokens_per_second"] > 0
+    assert lora["heldout"].keys() == full["heldout"].keys()
+
+
 def test_cost_of_a_process(bench):
     printed, cost = bench.start_process([sys.executable, "-c", "print(sum(range(9)))"])
     assert printed == "36\n"

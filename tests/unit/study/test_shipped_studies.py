@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from biphasic.data.pairs import Pair, write_pairs
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.summary import PlanSummary, summarise_plan
 from biphasic.study.resolve import resolve
@@ -128,3 +129,34 @@ def test_the_study_of_two_languages_runs_and_its_report_opens(tmp_path, cli, unp
         Study(load_study(tmp_path / "languages.yaml"), tmp_path / "runs"), missing="placeholder"
     ).plan
     assert plan.assumed == ()
+
+
+def test_llm2vec_s_recipe_runs_from_pairs_to_a_report(tmp_path, text_file, cli, unprobed, undrawn):
+    rows = [Pair(f"array of rows {n}", f"holds tokens and weights {n}") for n in range(40)]
+    write_pairs(tmp_path / "pairs", rows, origin={})
+    raw = yaml.safe_load((ROOT / "studies/llm2vec.yaml").read_text("utf-8"))
+    raw["corpus"] = {"sources": [str(text_file)], "vocab_size": 320}
+    raw["recipe"] |= {"model": "pico", "learning_rate": {"peak": 1e-2}, "max_seqlen": 64}
+    labels = "".join(f"array of rows {n},{n % 2}\n" for n in range(20))
+    (tmp_path / "labels").mkdir()
+    for split in ("train", "dev", "test"):
+        text = f"text,label\n{labels.replace('rows', f'{split} rows')}"
+        (tmp_path / f"labels/{split}.csv").write_text(text)
+    raw["tasks"] = [{"name": "labels", "source": "sc:labels", "protocol": {"train": "head"}}]
+    raw["finetuning"] |= {"protocol": {"max_seqlen": 64}}
+    for arm in raw["arms"]:
+        for phase in arm["phases"]:
+            phase.update({"steps": 2, "learning_rate": {"peak": 1e-2}})
+            phase.update({"batch": 4, "heldout_fraction": 0.2} if "batch" in phase else {})
+    (tmp_path / "llm2vec.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+    root = tmp_path / "runs"
+    code, out, err = cli("study", "plan", tmp_path / "llm2vec.yaml", "--root", root)
+    assert code == 0, err
+    assert "both" in out
+    run = ("study", "run", tmp_path / "llm2vec.yaml", "--root", root, "--workers", "1")
+    code, out, err = cli(*run)
+    assert code == 0, err
+    assert "MNTP and pairs, all weights" in out
+    record = json.loads((root / "llm2vec/study.json").read_text())
+    segments = {arm["name"]: arm["segments"] for arm in record["arms"]}
+    assert segments["both"][:2] == segments["mntp"]  # shared, by identity
