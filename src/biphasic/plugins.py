@@ -168,6 +168,7 @@ def _unlike(kind: type, base: type) -> Iterator[str]:
                 for parameter in parameters
                 if parameter.kind is parameter.KEYWORD_ONLY
             }
+            # Whether it can be called as the base is: own parameters beside these need defaults.
             try:
                 inspect.signature(own).bind(*places, **keywords)
             except TypeError as error:

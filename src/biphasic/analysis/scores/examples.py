@@ -80,6 +80,7 @@ ExampleReader = Callable[[str, str], ExampleScores]
 
 def mean_examples(scores: Sequence[float] | Array) -> RunExamples:
     """Return examples of a metric that is the mean of their scores."""
+    # The number of examples is a sum, too: without one of them, the mean divides by one less.
     terms = np.stack([np.asarray(scores, dtype=np.float64), np.ones(len(scores))])
     return RunExamples(terms, lambda sums: _ratio(sums[0], sums[1]))
 

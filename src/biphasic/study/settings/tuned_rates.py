@@ -106,6 +106,7 @@ def tuned_rate(
     of_objective = (
         rate
         for rate in rates
+        # Of the same model, first objective with all its settings, and optimizer.
         if rate == ObjectiveRate.of(recipe, peak=rate.peak, trials=rate.trials)
     )
     return next(chain(named, of_objective), None)
