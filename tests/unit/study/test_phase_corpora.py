@@ -204,6 +204,19 @@ def test_shares_of_languages_are_annealed(texts, tmp_path):
     assert [arm.name for arm in arms] == ["pico-mlm40-2-mlm40.t0.3-4", "pico-mlm40-2-mlm40.t0.5-4"]
 
 
+def test_texts_of_tasks_are_left_out_of_the_text_of_phases_too(texts, tmp_path, make_task):
+    task = make_task(tmp_path / "first")
+    (task / "test.jsonl").write_text(json.dumps({"id": "0", "text": SEEN, "label": 0}) + "\n")
+    settings = corpus(texts, against=[str(task)], heldout_fraction=0.5)
+    pretrain(recipe(texts), corpus=settings, root=tmp_path / "runs", quiet=True)
+    built = [json.loads(path.read_text()) for path in tmp_path.glob("runs/store/data/*/built.json")]
+    left_out = {n: c["left_out"] for one in built for n, c in one["sources"].items()}
+    assert {n: counts["in_evaluation_task"] for n, counts in left_out.items()} == {
+        "texts.jsonl": 0,
+        "better.jsonl": 1,
+    }
+
+
 def test_a_state_with_a_phase_of_its_own_text_is_trained_on(texts, tmp_path):
     """Its recipe has all settings of that text, so the run goes on whatever is read next."""
     state = pretrain(recipe(texts), corpus=corpus(texts), root=tmp_path / "runs", quiet=True)
