@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,15 @@ def test_an_arm_near_a_floor_is_not_clearly_above(value: float) -> None:
     tests = floor_tests(_scores(arms, floors=(floor,)), "task")
     assert tests.not_above["mid"] == (floor,)
     assert "floor:dictionary: not evidence" in tests.note("mid", "low")
+
+
+def test_a_floor_whose_rate_is_at_the_end_of_those_tried_has_its_sign() -> None:
+    scores = _scores({**_ARMS, "untrained": [70.0, 71.0, 70.5]}, floors=())
+    for is_at_end, sign in ((False, ""), (True, " ‡")):
+        floor = replace(scores.cells["untrained", "task"], is_at_end=is_at_end)
+        cells = {**scores.cells, ("untrained", "task"): floor}
+        note = floor_tests(replace(scores, cells=cells), "task").note("mid", "low")
+        assert note == f"below UNTRAINED{sign}: not evidence of what pretraining adds"
 
 
 def _write_baselines(folder: Path, store: Path, scores: dict[tuple[str, str, int], float]) -> None:
