@@ -43,6 +43,22 @@ def test_llms_lists_every_guide_and_no_unknown_command():
     assert set(biphasic.__all__) - {"__version__"} <= calls
 
 
+def test_architecture_names_files_that_exist():
+    page = text("docs/architecture.md")
+    source = TOP / "src/biphasic"
+    assert len(named := set(re.findall(r"`([a-z0-9_/]+\.py)`", page))) > 50
+    assert {name for name in named if not [*source.rglob(name)]} == set()
+    # Packages and their folders, as the first two columns of the table.
+    rows = re.findall(r"(?m)^\| (?:`(\w+)`)? ?\| ((?:`[\w.]+`(?:, )?)*) \|", page)
+    package, places = "", 0
+    for first, second in rows:
+        package = first or package
+        for place in re.findall(r"`([\w.]+)`", second):
+            places += 1
+            assert (source / package / place).exists(), f"{package}/{place}"
+    assert places > 50
+
+
 def test_citation_has_the_version():
     assert yaml.safe_load(text("CITATION.cff"))["version"] == biphasic.__version__
 
