@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,9 @@ class Labels:
 
     def number(self, row: Row, key: str) -> int:
         """Return the number of a row's label."""
+        given = row.value.get(key)
+        if type(given) is str and (place := self._plain.get(given)) is not None:
+            return place
         value = _label_of(row, key)
         is_whole = bool(WHOLE.fullmatch(value))
         is_position = is_whole and not any(map(WHOLE.fullmatch, self.names))
@@ -125,6 +129,17 @@ class Labels:
         elif value in self.names:
             return self.names.index(value)
         raise row.error(f"unknown label '{value}'; {self._hint(value)}")
+
+    @cached_property
+    def _plain(self) -> dict[str, int]:
+        """The numbers of names that every check below passes as they are: of nearly all rows."""
+        return {
+            name: place
+            for place, name in enumerate(self.names)
+            if name
+            and name == plain_name(name)
+            and not (_FRACTION.fullmatch(name) or WHOLE.fullmatch(name))
+        }
 
     def tag(self, row: Row, position: int, value: Any) -> Any:
         """Return a tag by name; convert it if the file gives it as a number."""

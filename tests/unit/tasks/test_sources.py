@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import digest, file_sha256
+from biphasic.rows import Row
 from biphasic.store import TASK
 from biphasic.tasks.folder import (
     TaskDescription,
@@ -30,6 +31,7 @@ from biphasic.tasks.kinds.examples import cut_splits
 from biphasic.tasks.kinds.questions import Answer, Question
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.kinds.tagging import TaggedSentence
+from biphasic.tasks.labels_and_qrels import Labels
 from biphasic.tasks.records import SPLITS, ExampleTask, RetrievalTask, TaskContent
 from biphasic.tasks.source import find_source, split_source
 from custom_tasks import jsonl, refused, task_info, write_beir, write_csv, write_splits, write_yaml
@@ -382,6 +384,28 @@ def test_revisions_and_copies_that_cannot_be_used(store, custom):
     for source in ("mteb:STSBenchmark", "sst2"):
         assert find_source(source).is_remote
         assert not find_source(source, copies=custom).is_remote
+
+
+NAMES = ("a", "b", "é", "", " a", "a ", "e\u0301", "a\u200b", "1", "0", "-2", "0.5", ".5", "1.")
+
+
+@given(
+    st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True),
+    st.sampled_from([*NAMES, 0, 1, 7, True, None]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_the_usual_labels_are_found_as_all_others(names, value, is_numbered, is_listed):
+    row, found = Row(Path("a"), 1, {"label": value}), []
+    for known in ({}, None):  # without the table of usual ones, and with it
+        labels = Labels(tuple(names), "x", is_numbered=is_numbered, is_listed=is_listed)
+        if known is not None:
+            vars(labels)["_plain"] = known
+        try:
+            found.append(labels.number(row, "label"))
+        except DataError as error:
+            found.append(str(error))
+    assert found[0] == found[1]
 
 
 CAFES = ("caf\N{LATIN SMALL LETTER E WITH ACUTE}", "cafe\N{COMBINING ACUTE ACCENT}")
