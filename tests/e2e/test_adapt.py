@@ -95,6 +95,29 @@ def test_lora_is_merged_at_export_and_leaves_the_rest_to_the_bit(decoder, adapt,
     assert (again[0], "nothing to do" in again[2]) == (0, True)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_phases_with_lora_are_probed_trained_and_exported(cli, text_file, tmp_path, precision):
+    lora = {"objective": "mntp", "steps": 2, "lora": {"rank": 2}}
+    recipe = {
+        "model": "pico",
+        "max_seqlen": 41,  # of no other test: a model is compared with transformers' once
+        "rows_per_step": 2,
+        "precision": precision,
+        "learning_rate": {"peak": 1e-3},
+        "phases": [{"objective": "clm", "steps": 2}, lora, {**lora, "objective": "mlm"}],
+    }
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    place = ("--corpus", str(text_file), "--root", tmp_path / "runs")
+    code, _, err = cli("pretrain", tmp_path / "recipe.yaml", *place)
+    assert code == 0, err
+    made = {
+        read_json(folder / "state.json")["step"]: folder for folder in states(tmp_path / "runs")
+    }
+    assert sorted(made) == [2, 4, 6]  # where LoRA begins, where it begins anew, and the last
+    code, _, err = cli("export", made[6], tmp_path / "out")
+    assert code == 0, err
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_run_again_finds_the_training_done(decoder, adapt, tmp_path):
     adapt(decoder, "--format", "hf")

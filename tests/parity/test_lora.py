@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
 LORA = {"rank": 2, "targets": []}
 WITH = {**MLM, "lora": LORA}
 EPSILON = 2.0**-24  # of fp32
-FAMILIES = ["llama", "qwen3", "gpt2", "modernbert", "gemma3", "biogpt"]
+FAMILIES = ["llama", "eurobert", "qwen3", "gpt2", "modernbert", "gemma3", "biogpt"]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

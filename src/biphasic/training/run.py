@@ -265,14 +265,15 @@ def resume_or_start(
     _check_phases(model, recipe)
     # The weights of a pretrained model were probed before the text was read.
     probed = data.pretrained.identity if data.pretrained and step == 0 else None
+    # Before LoRA: the probes read a model of transformers' own modules.
+    _check_directions(on_compute_device(model), recipe, weights=probed)
     placed = recipe.phase_at(step) if step < end else None
     if placed is not None and placed.phase.lora is not None:
         seed = derive_seed(f"lora-{placed.start}", recipe.seeds.init_seed)
-        on_compute_device(model)  # the mask token's row is part of a table, there
         add_lora(model, placed.phase.lora, seed=seed, mask_id=data.tokenizer.mask_id)
         if snapshot is not None and not placed.begins_lora(step):
             load_lora(model, snapshot.lora)
-    optimizer, divided = _trainable(model, recipe, options.compute, ranks, probed=probed)
+    optimizer, divided = _trainable(model, recipe, options.compute, ranks)
     run = Run(
         lineage=lineage,
         data=data,
@@ -297,11 +298,8 @@ def _trainable(
     recipe: Recipe,
     compute: ComputeConfig,
     ranks: ProcessGroup,
-    *,
-    probed: str | None,
 ) -> tuple[Optimizer, DividedModel | None]:
     """Set a model's precision, divide it over the ranks, and return its optimizer."""
-    _check_directions(on_compute_device(model), recipe, weights=probed)
     weights = set_precision(model, recipe.precision)
     if recipe.precision != "fp32":  # uses other kernels
         _check_directions(model, recipe)
