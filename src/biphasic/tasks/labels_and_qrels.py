@@ -136,9 +136,7 @@ class Labels:
         return {
             name: place
             for place, name in enumerate(self.names)
-            if name
-            and name == plain_name(name)
-            and not (_FRACTION.fullmatch(name) or WHOLE.fullmatch(name))
+            if name and name == plain_name(name) and not _FRACTION.fullmatch(name)
         }
 
     def tag(self, row: Row, position: int, value: Any) -> Any:
