@@ -289,6 +289,7 @@ def test_a_line_beyond_the_upper_limit_has_its_end_written(tmp_path):
     written = {text for text, _ in texts(figure)}
     assert {f"↑ {last:.1f}", "CLM", "untrained", "MLM"} <= written
     assert figure.axes[0].get_ylim()[1] < last
+    assert chart.alt.startswith("Held-out MLM loss. ")
     assert f"CLM from {records.arms[2].losses['heldout', 'mlm'].losses[0]:.2f}" in chart.alt
     assert f"untrained {records.arms[0].final_heldout['mlm']:.2f}" in chart.alt
 
@@ -345,7 +346,9 @@ def test_strips_draw_every_style_in_its_colour():
     models = [model("small-clm", "small", 300, 0), model("small", "small", 0, 0)]
     scores, styles = grid_scores(models, datasets=DATASETS[:1]), objective_styles(["CLM"])
     by_model = {each.name: styles[each.objective] for each in models}
-    figure = draw(strips_of(scores, by_model, {DATASETS[0].name: "a task"}))
+    chart = strips_of(scores, by_model, {DATASETS[0].name: "a task"})
+    assert chart.alt.startswith(f"Scores on {DATASETS[0].name}: small-clm ")
+    figure = draw(chart)
     means = [line for line in figure.axes[0].lines if line.get_marker() in {"s", "x"}]
     assert [line.get_marker() for line in means] == ["s", "x"]
     assert [line.get_color() for line in means] == [by_model[each.name].color for each in models]
