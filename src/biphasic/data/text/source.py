@@ -233,7 +233,7 @@ def _read_rows(
     path = str(file)  # written once: formatting a path takes longer than reading a short line
     for row in rows(file, skips_blank=True, choose=choose):
         place, where = f"{name}:{row.number}", f"{path}:{row.number}"
-        if has_values(row.value, only, where=where):
+        if not only or has_values(row.value, only, where=where):
             yield document_of(row.value, column=column, place=place, where=where)
 
 
