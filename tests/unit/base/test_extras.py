@@ -14,7 +14,7 @@ PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
 FROM_INDEX = re.compile(r"install\s+[^`\n]*?(?<![\w./])'?biphasic(\[\w+\])?'?(?! @)(?=[\s`'\"]|$)")
 
 
-@pytest.mark.parametrize("extra", ["cluster", "onnx", "wandb"])
+@pytest.mark.parametrize("extra", ["cluster", "lora", "onnx", "wandb"])
 def test_command_names_every_package_of_an_extra(extra):
     packages = " ".join(f"'{package}'" for package in PROJECT["optional-dependencies"][extra])
     assert install_command(extra) == f"python -m pip install {packages}"
