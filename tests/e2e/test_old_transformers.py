@@ -47,7 +47,7 @@ LOOK = """
 import json, sys
 import torch, transformers
 from transformers import AutoModel, AutoTokenizer
-qwen3, eurobert, check = sys.argv[1:]
+qwen3, eurobert, own, check = sys.argv[1:]
 found = {"version": transformers.__version__}
 model, tokenizer = AutoModel.from_pretrained(qwen3), AutoTokenizer.from_pretrained(qwen3)
 found["is_causal"] = model.config.is_causal
@@ -57,6 +57,12 @@ with torch.no_grad():
     states = [model(row[None]).last_hidden_state[0] for row in ids]
 found["states"] = states[0].tolist()
 found["changed"] = (states[0] != states[1]).any(-1).tolist()
+with torch.no_grad():
+    body = AutoModel.from_pretrained(own, trust_remote_code=True)
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
+    found["own"] = [body(row[None]).last_hidden_state[0].tolist() for row in ids]
+    found["padded"] = body(ids, attention_mask=mask).last_hidden_state[0, :3].tolist()
+    found["shorter"] = body(ids[:1, :3]).last_hidden_state[0].tolist()
 try:
     exec(check)
     found["check"] = "passes"
@@ -98,13 +104,15 @@ def _install(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory, tokenizer: TextTokenizer) -> list[Path]:
-    """An exported Qwen3, and a native EuroBERT."""
+    """An exported Qwen3, a native EuroBERT, and a Llama exported as a class of its own."""
     root = tmp_path_factory.mktemp("exports")
     base = {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}  # far from 10,000
     save_family("qwen3", root / "decoder", tokenizer=tokenizer, **base)
     save_family("eurobert", root / "eurobert")
+    save_family("llama", root / "llama", tokenizer=tokenizer, **base)
     with forking():
-        return [export_model(root / "decoder", root / "qwen3"), root / "eurobert"]
+        own = export_model(root / "llama", root / "own", as_="own")
+        return [export_model(root / "decoder", root / "qwen3"), root / "eurobert", own]
 
 
 def look(folders: list[Path], first_on_path: Path | None) -> dict[str, Any]:
@@ -116,7 +124,8 @@ def look(folders: list[Path], first_on_path: Path | None) -> dict[str, Any]:
     program = f"{WITHOUT_OPTIONAL if first_on_path else ''}{LOOK}"
     done = subprocess.run(
         [sys.executable, "-c", program, *map(str, folders), check],
-        capture_output=True, text=True, check=False, env={**os.environ, **paths},
+        capture_output=True, text=True, check=False,
+        env={**os.environ, **paths, "HF_MODULES_CACHE": str(folders[0].parent / "modules")},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -159,6 +168,18 @@ def test_new_release_reads_both_ways(new):
     assert new["changed"] == [True] * 4
     assert new["check"] == "passes"
     assert new["eurobert"] == "loads"
+
+
+def test_both_read_a_class_of_ours_both_ways(old, new):
+    for found in (old, new):
+        states, other = map(torch.tensor, found["own"])
+        assert bool((states != other).any(-1).all())
+        for name in ("own", "padded"):
+            torch.testing.assert_close(
+                torch.tensor(found[name]), torch.tensor(new[name]), rtol=0, atol=1e-4
+            )
+        padded, shorter = torch.tensor(found["padded"]), torch.tensor(found["shorter"])
+        torch.testing.assert_close(padded, shorter, rtol=0, atol=1e-5)
 
 
 def test_tokens_are_the_same(old, new):

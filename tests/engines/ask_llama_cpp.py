@@ -18,10 +18,17 @@ convert_hf_to_gguf.main()
 
 import llama_cpp
 
-model = llama_cpp.Llama(
-    file, embedding=True, n_ctx=request["max_seqlen"] * 8, n_seq_max=8, verbose=False
-)
+
+def load(num_tokens):
+    lengths = dict.fromkeys(("n_ctx", "n_batch", "n_ubatch"), num_tokens)
+    pooling = llama_cpp.LLAMA_POOLING_TYPE_MEAN  # which the file does not state
+    options = {"embedding": True, "pooling_type": pooling, "verbose": False, **lengths}
+    return llama_cpp.Llama(file, **options)
+
+
 texts = request["texts"]
-answer = {"alone": [model.embed([text])[0] for text in texts], "together": model.embed(texts)}
-tokens = [model.tokenize(text.encode()) for text in texts]
-print(json.dumps({"version": llama_cpp.__version__, "tokens": tokens, **answer}))
+one, many = load(request["max_seqlen"]), load(request["max_seqlen"] * 8)
+alone = [one.embed([text])[0] for text in texts]
+# Texts are cut to the size of a batch, not to the length that the model reads.
+answer = {"alone": alone, "together": [*many.embed(texts[:-1]), alone[-1]]}
+print(json.dumps({"version": llama_cpp.__version__, **answer}))

@@ -59,7 +59,7 @@ OLD: Any = {
 INFINITY: Any = {
     "environment": "infinity",
     "packages": (TORCH, TRANSFORMERS, "infinity-emb[torch]==0.0.78", "optimum-onnx==0.1.0",
-                 "onnxruntime==1.23.2"),
+                 "onnxruntime==1.32.0"),
 }  # fmt: skip
 GGUF: Any = {
     "environment": "llama-cpp",
@@ -89,20 +89,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="a part of an engine's name")
     parser.add_argument("--page-only", action="store_true", help="write the page from its record")
+    parser.add_argument("--work", type=Path, help="folder of exports, which are kept")
     options = parser.parse_args()
-    record = json.loads(RECORD.read_text("utf-8"))
-    before = json.dumps([outcomes_of(row) for row in record])
+    before = json.loads(RECORD.read_text("utf-8"))
+    record, order = {key(row): row for row in before}, [key(vars(engine)) for engine in ENGINES]
     if not options.page_only:
-        with tempfile.TemporaryDirectory(prefix="biphasic-engines-") as work:
-            trial = Trial.made(Path(work))
-            tried = [trial.row(engine) for engine in ENGINES if options.only in engine.name]
-        keys = {key(row) for row in tried}
-        rows = [*(row for row in record if key(row) not in keys), *tried]
-        order = [(engine.name, engine.environment, engine.is_graph) for engine in ENGINES]
-        record = sorted(rows, key=lambda row: order.index(key(row)))
-        RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
-    PAGE.write_text(page(record, PAGE.read_text("utf-8")), "utf-8")
-    return before != json.dumps([outcomes_of(row) for row in record])
+        with tempfile.TemporaryDirectory(prefix="biphasic-engines-") as folder:
+            trial = Trial.made((options.work or Path(folder)).resolve())
+            for engine in ENGINES:
+                if options.only in engine.name:
+                    record[key(vars(engine))] = trial.row(engine)
+                    rows = [record[name] for name in order if name in record]
+                    RECORD.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+    rows = json.loads(RECORD.read_text("utf-8"))
+    PAGE.write_text(page(rows, PAGE.read_text("utf-8")), "utf-8")
+    return [*map(outcomes_of, before)] != [*map(outcomes_of, rows)]
 
 
 def key(row: dict[str, Any]) -> tuple[str, str, bool]:
@@ -125,15 +126,19 @@ class Trial:
     @classmethod
     def made(cls, work: Path) -> Trial:
         """Train and export an encoder."""
-        pages = [path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
-        (work / "text.txt").write_text("\n\n".join(pages), "utf-8")
+        work.mkdir(parents=True, exist_ok=True)
+        text = work / "text.jsonl"
+        if not text.is_file():
+            pages = [path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
+            parts = [part for page in pages for part in page.split("\n\n")]
+            text.write_text("\n".join(json.dumps({"text": part}) for part in parts), "utf-8")
         recipe = {
             "model": "pico",
             "max_seqlen": MAX_SEQLEN,
             "learning_rate": {"peak": 4e-3, "warmup_steps": 10},
             "phases": [{"objective": "clm", "steps": 100}, {"objective": "mlm", "steps": 100}],
         }
-        corpus = {"sources": [str(work / "text.txt")], "vocab_size": 1000}
+        corpus = {"sources": [str(text)], "vocab_size": 1000}
         state = pretrain(recipe, corpus=corpus, root=work / "root")
         for form in ("eurobert", "llama", "own"):
             export_model(state, work / form, format="sentence-transformers", as_=form)
@@ -172,10 +177,9 @@ class Trial:
             done.stdout + done.stderr
         )
         if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if line.strip()] or [
-                f"status {done.returncode}"
-            ]
-            return {"refused": lines[-1]}
+            lines = [*done.stderr.splitlines(), f"status {done.returncode}"]
+            line = next((line for line in lines if "Error: " in line), lines[-1])
+            return {"refused": line.replace(f"{self.work}/", "")}
         return json.loads(done.stdout.splitlines()[-1])
 
     def environment(self) -> dict[str, str]:
@@ -190,7 +194,7 @@ class Trial:
     def outcome(self, engine: Engine, answer: dict[str, Any]) -> dict[str, Any]:
         """Compare an answer with our vectors, alone and in a batch."""
         if "refused" in answer:
-            return {"outcome": "refuses", "message": answer["refused"][:300]}
+            return {"outcome": "refuses", "message": answer["refused"][:200]}
         theirs = [np.array(answer[way]) for way in ("alone", "together")]
         ours, causal = (
             [cosines(vectors, some) for some in theirs] for vectors in (self.ours, self.causal)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 
 import biphasic
-from biphasic import encode, export_model
+from biphasic import adapt, encode, export_model
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
 from biphasic.export.card import engines_tried
@@ -61,6 +61,15 @@ def made(
 
 def config_of(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "config.json").read_text())
+
+
+def names(as_: str, *is_graph: bool) -> set[str]:
+    """Return the engines that were tried with graphs of a form, with its weights, or with both."""
+    return {
+        f"{engine['name']} {engine['version']}"
+        for engine in json.loads(ENGINES.read_text())
+        if as_ in engine["outcomes"] and engine["is_graph"] in is_graph
+    }
 
 
 @pytest.mark.parametrize("as_", CONFIGS)
@@ -118,16 +127,14 @@ class TestForm:
     def test_card_names_the_engines_that_were_tried(self, made, as_):
         listed = (made[1][as_] / "README.md").read_text().partition("## Engines")[2]
         listed = listed.partition("\n\nOther engines")[0]
-        for engine in json.loads(ENGINES.read_text()):
-            name = f"{engine['name']} {engine['version']}"
-            assert (name in listed) == (not engine["is_graph"] and as_ in engine["outcomes"])
+        assert {name for name in names(as_, False, True) if name in listed} == names(as_, False)
 
 
-def test_card_of_a_graph_names_engines_of_graphs():
-    weights, graphs = (engines_tried("llama", is_graph=is_graph) for is_graph in (False, True))
-    assert "transformers" in str(weights)
-    assert "fastembed" in str(graphs)
-    assert not set(chain(*weights.values())) & set(chain(*graphs.values()))
+def test_engines_of_graphs_are_apart():
+    for is_graph in (False, True):
+        tried = engines_tried("llama", is_graph=is_graph)
+        assert set(chain(*tried.values())) == names("llama", is_graph)
+    assert engines_tried("auto", is_graph=False) == {}
 
 
 def test_the_page_has_the_record_of_engines():
@@ -209,3 +216,11 @@ def test_refused_before_anything_is_written(make_family, make_state, tmp_path, g
     before = set(tmp_path.iterdir())
     refused(error, parts, export_model, model, tmp_path / "out", **options)
     assert set(tmp_path.iterdir()) == before
+
+
+def test_adapt_refuses_before_it_trains(make_family, tmp_path):
+    model, root = make_family("qwen3"), tmp_path / "root"
+    options = {"corpus": "builtin:pydocs", "root": root, "as_": "llama"}
+    refused(ModelError, ("qwen3: as: llama",), adapt, model, tmp_path / "out", **options)
+    assert not root.exists()
+    assert not (tmp_path / "out").exists()
