@@ -145,7 +145,12 @@ class Trial:
             if form != "own":
                 export_model(state, work / f"{form}-onnx", format="onnx", as_=form)
         texts = texts_for(TextTokenizer.load(state))
-        return cls(work, texts, encode(state, texts).vectors, causal_vectors(work / "llama", texts))
+        return cls(
+            work,
+            texts,
+            encode(state, texts, long_texts="truncate").vectors,
+            causal_vectors(work / "llama", texts),
+        )
 
     def row(self, engine: Engine) -> dict[str, Any]:
         """Return what an engine makes of each form."""
