@@ -28,6 +28,7 @@ class PackedBatch:
     position_ids: NDArray[np.int64]  # int64 [num_rows, row_length]; restart at 0 for every sequence
     # int32 [num_segments + 1]; borders in the flattened rows. The padding at the end of a row is a
     # separate segment, so every token belongs to exactly one.
+    # int32, which torch's variable-length kernel requires.
     cu_seqlens: NDArray[np.int32]
     # int64 [num_sequences, 2]; start and end of each sequence in the flattened rows, in input
     # order.
@@ -88,6 +89,7 @@ def best_fit(
         raise DataError(f"a sequence of {int(lengths.max())} tokens does not fit in {capacity}")
     sizes, counts = np.unique(lengths, return_counts=True)
     bins = _place(sizes[::-1].tolist(), counts[::-1].tolist(), capacity=capacity)
+    # Stable sorts: rows are part of identities, so ties must not depend on the platform.
     longest_first = np.argsort(-lengths, kind="stable")
     items = longest_first[np.argsort(bins, kind="stable")]
     return items, np.concatenate([[0], np.cumsum(np.bincount(bins))])
@@ -151,6 +153,8 @@ def lay_out(
             borders.append(row * row_length + end)
             cursor = end
         if cursor < row_length:
+            # Padding is a segment with positions of its own. A token behind the last border would
+            # have NaN gradients in torch's variable-length kernel.
             position_ids[row, cursor:] = np.arange(row_length - cursor)
             borders.append((row + 1) * row_length)
     return PackedBatch(

@@ -124,6 +124,8 @@ class RowPlan:
         num_special = NUM_SPECIAL if kind == "random_length" else 0
         order = _DocumentOrder(lengths, data_seed, min(window_documents, len(lengths)), num_special)
         self._shapes: list[_ShapePlan] = []
+        # A change of phase alone must not start a new window: arms that differ in their phases read
+        # the same rows.
         alike = groupby(shapes, key=lambda shape: (shape.max_seqlen, shape.rows_per_step))
         for size, group in alike:
             merged = BatchShape(*size, num_steps=sum(shape.num_steps for shape in group))
@@ -167,6 +169,8 @@ class _DocumentOrder:
         epochs, indices = np.divmod(places, len(self.lengths))
         documents = np.empty_like(indices)
         for epoch in np.unique(epochs).tolist():
+            # A new order for each epoch, computed for the places in question alone: tables of 1e8
+            # documents would not fit.
             bits = stream("documents", self.data_seed, epoch)
             here = epochs == epoch
             documents[here] = permute(bits, indices[here], len(self.lengths))
@@ -207,6 +211,7 @@ class _ShapePlan:
         carried, self._first_place = previous.remainder() if previous else (_NONE, 0)
         self._carried = [carried]  # what each planned window, and the next one, reads besides
         self._row_starts = [0]  # first row of each planned window, and of the next one
+        # Two, because the rows of a step may begin in one window and end in the next.
         self._window = lru_cache(maxsize=2)(self._plan_window)
 
     def rows(self, first: int, count: int) -> list[list[Piece]]:
@@ -225,10 +230,13 @@ class _ShapePlan:
         window = self._window_of(consumed)
         planned = self._window(window)
         unread = planned.pieces[planned.borders[consumed - self._row_starts[window]] :]
+        # Chunks were cut for the old row length. Joined again, they are cut for the new one.
         unread = _join(np.concatenate([unread, planned.rest]))
         return unread, self._first_place + (window + 1) * self._order.window
 
     def _window_of(self, row: int) -> int:
+        # How many rows a window has is known only when it is packed, so a first step in the middle
+        # of a run plans all windows before it.
         while self._row_starts[-1] <= row:
             planned = self._window(len(self._row_starts) - 1)
             self._row_starts.append(self._row_starts[-1] + len(planned))
@@ -246,6 +254,8 @@ class _ShapePlan:
         lengths = chunks[:, 3] - chunks[:, 2] + NUM_SPECIAL
         items, borders = best_fit(lengths, capacity=self.shape.max_seqlen)
         bits = stream("rows", self._order.data_seed, first_place, self.shape.max_seqlen)
+        # Best fit puts the longest documents into the first rows, and training should not read by
+        # length.
         items, borders = _permute_bins(items, borders, permutation(bits, len(borders) - 1))
         return _Window(chunks[items], borders, np.zeros(len(items), dtype=bool), _NONE)
 
@@ -278,6 +288,7 @@ class RowReader:
         for (place, _), parts in zip(packed.spans.tolist(), fragments, strict=True):
             starts = accumulate((len(tokens) for tokens, _, _ in parts), initial=place)
             for start, (_, piece, has_bos) in zip(starts, parts, strict=False):
+                # Cuts at random places may fall beside BOS or EOS, and such a piece has no text.
                 if piece.end > piece.start:  # not BOS or EOS alone
                     first = start + has_bos
                     texts.append((first, first + piece.end - piece.start))

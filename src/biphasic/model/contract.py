@@ -110,6 +110,7 @@ def _check_layer(
     """Check `sees`, bool [tokens of a row, row_length]: whether token i attends to token j."""
     among = sees[:, :_TOKENS]
     if not bool(among.diagonal().all()):
+        # A layer whose gradient is zero everywhere would otherwise pass all checks below.
         raise ModelError(f"{name}: tokens do not attend to themselves; it cannot be probed")
     is_packed = batching_of(model) == "packed"
     if is_packed and bool((among & (_DOCUMENTS[:, None] != _DOCUMENTS)).any()):
@@ -149,6 +150,7 @@ def _sights(model: PreTrainedModel, *, causal: bool, has_padding: bool) -> list[
         _LayerProbe(f"layer {name}", layer, shape) for name, layer in transformer_layers(model)
     ]
     try:
+        # Callers that only evaluate have switched gradients off, and a probe needs them.
         with torch.inference_mode(False), torch.enable_grad():
             if batching_of(model) == "padded":
                 padded_states(model, sequences, pad_id=pad_id(model))
@@ -203,7 +205,10 @@ class _LayerProbe:
         by_token = self._by_token(states)
         numbers = torch.arange(_TOKENS, device=states.device)
         diagonal = by_token[numbers, numbers]
+        # Unequal weights: the states of a new LayerNorm, with which some layers end, have a
+        # constant sum, whose gradient is zero.
         total = (diagonal * torch.linspace(-1, 1, diagonal.shape[-1], device=states.device)).sum()
+        # A layer that ignores its input has no gradient, which torch would report as an error.
         (gradient,) = torch.autograd.grad(total, self._input, materialize_grads=True)
         gradient = self._by_token(gradient)[:_TOKENS]
         if not bool(gradient.isfinite().all()):
@@ -214,6 +219,7 @@ class _LayerProbe:
         self.sights.append(gradient.ne(0).any(-1).cpu())
         torch.set_grad_enabled(self._had_gradients)
         if isinstance(output, Tensor):
+            # The next layer starts a graph of its own, so each gradient shows what one layer does.
             return states.detach()
         return type(output)([states.detach(), *others])
 
@@ -231,6 +237,7 @@ class _LayerProbe:
 # For a token's states, in fp32. Rounding errors were 1e-6 in small models and 1e-5 in 30 layers
 # with large weights; a window one token too wide gave at least 9e-4, before any training.
 _TOLERANCE = 2e-4
+# Read with windows of 4 tokens, the first document fits and the second is three times as long.
 _LENGTHS = (4, 12)
 _STATES_LENGTH = 18  # both documents, and padding
 _WINDOW = 4
@@ -327,6 +334,8 @@ def _documents(model: PreTrainedModel, draw: int) -> Documents:
     tokens = probe_tokens(model, sum(_LENGTHS), draw=draw)
     mask_id = getattr(model.config, "mask_token_id", None)
     if mask_id is not None and mask_id < model.config.vocab_size:
+        # ESM scales a row by its share of mask tokens. With equal shares, documents that change
+        # each other through it would look isolated.
         tokens[[1, 6, 9]] = mask_id
     return np.split(tokens, np.cumsum(_LENGTHS)[:-1])
 
@@ -377,6 +386,7 @@ def _rebuilt(
     body = cast(PreTrainedModel, model.base_model)
     config = deepcopy(body.config)
     for name in _WINDOWS:
+        # Only windows that the family has: setting another would change which code it runs.
         if getattr(config, name, None) is not None:
             setattr(config, name, _WINDOW)
     if opens:
@@ -385,6 +395,7 @@ def _rebuilt(
     kind: Any = type(body)
     options = {"attn_implementation": implementation, "dtype": torch.float32}
     options |= without_pooler(kind)
+    # On `meta` a second model needs no memory; the loop below gives it the weights of the first.
     with loading(kind.__name__), torch.random.fork_rng(devices=[]), torch.device("meta"):
         other = kind._from_config(config, **options)
     for name, module in other.named_modules():

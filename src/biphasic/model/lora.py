@@ -45,11 +45,14 @@ def add_lora(model: PreTrainedModel, lora: Lora, *, seed: int, mask_id: int | No
         r=lora.rank,
         lora_alpha=lora.scale,  # type: ignore[arg-type] - a float is as good
         target_modules=targets,
+        # GPT-2's Conv1D keeps its matrix transposed, and peft must be told so.
         fan_in_fan_out=isinstance(model.get_submodule(targets[0]), Conv1D),
     )
     with torch.random.fork_rng(devices=[]):  # peft draws numbers, which are overwritten
         inject_adapter_in_model(settings, model, adapter_name=_ADAPTER)
+    # From a generator of our own: peft's numbers depend on the global one, and so on earlier work.
     draw_lora(dict(model.named_parameters()), seed=seed)
+    # Again: peft has added linear layers that are not ours yet.
     use_own_layers(model)
     if mask_id is not None:
         _train_row(model, mask_id)
@@ -58,9 +61,11 @@ def add_lora(model: PreTrainedModel, lora: Lora, *, seed: int, mask_id: int | No
 @torch.no_grad()
 def draw_lora(tensors: Mapping[str, Tensor], *, seed: int) -> None:
     """Draw the random numbers that LoRA begins with, as `nn.Linear` does, on any device."""
+    # On the CPU, as each device would draw other numbers from the same seed.
     generator = torch.Generator().manual_seed(seed)
     for name, tensor in tensors.items():
         if ".lora_A." in name:
+            # `nn.Linear` draws by `kaiming_uniform_(a=sqrt(5))`, whose bound is this.
             bound = tensor.shape[1] ** -0.5
             tensor.copy_(torch.empty(tensor.shape).uniform_(-bound, bound, generator=generator))
 
@@ -97,6 +102,7 @@ def _train_row(model: PreTrainedModel, token_id: int) -> None:
     table = cast(nn.Embedding, model.get_input_embeddings())
     row = nn.Parameter(table.weight.data[token_id])  # a view: updates change the table
     table.register_parameter(_ROW, row)
+    # The table multiplies what it looks up, so the gradient of its row needs the factor as well.
     scale = getattr(table, "embed_scale", 1.0)  # Gemma 3
 
     def connect(_module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
@@ -125,6 +131,7 @@ def split_lora(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Divide fp32 weights of a model: merged under their usual names, and all of LoRA."""
     # The second are what is trained, and the matrices below it. Without LoRA they are empty.
+    # A resumed run needs the matrices below: taking the change out of merged ones would round them.
     kept = {name: tensor for name, tensor in tensors.items() if _BASE in name or trains_lora(name)}
     merged = {
         name.replace(_BASE, "."): tensor

@@ -35,6 +35,7 @@ class PairObjective(ObjectiveConfig):
 
     pairs: Path
     """Folder of pairs, made by `biphasic pairs`."""
+    # Of a single pair, no other document could be a negative, and the loss would be 0.
     batch: Annotated[int, Field(ge=2)] = 64
     """Pairs per step. With `compute.max_tokens_per_pass`, texts of large batches are read in
     several passes, and the loss is that of the whole batch."""
@@ -86,6 +87,7 @@ class PairObjective(ObjectiveConfig):
         del vocabulary, mask_seed
         assert isinstance(batch, PairBatch)  # noqa: S101 - a phase with pairs reads no other rows
         starts = batch.packed.spans[:, 0]
+        # Positions have to ascend, and packing has moved texts. Labels keep the order of the pairs.
         order = np.argsort(starts)
         is_causal, loss = self.attention == "causal", self.loss_of(batch)
         return (Supervision(batch.packed, starts[order], order, is_causal, loss),)
@@ -99,6 +101,7 @@ class Contrastive(PairObjective):
     """Queries find their documents, and other documents of the step are negatives."""
 
     objective: Literal["contrastive"]  # type: ignore[assignment]
+    # 1 / 20: the scale of sentence-transformers' MultipleNegativesRankingLoss.
     temperature: PositiveFloat = 0.05
     """Cosine similarities are divided by it."""
     hard_negatives: NonNegativeInt | None = None
@@ -188,6 +191,7 @@ class MarginMse(PairObjective):
         """Check that some pair has a margin; each step needs one."""
         del width
         has_margin = (
+            # Scores come with the pair, or follow from the vectors of its texts.
             bool(pairs.negatives(pair)[: self.hard_negatives])
             and (pairs.vectors is not None or bool(pairs.scores(pair)))
             for pair in range(len(pairs))

@@ -36,7 +36,9 @@ PerLabel = Callable[..., "Tensor"]
 """Returns the loss of each label, fp32 [num_labels], from logits in fp32 [num_labels, vocab_size],
 labels, int64 [num_labels], and if there are any values, fp32 [num_labels, any]."""
 _SPACE, _WORD, _IDEOGRAPH, _MARK, _JOINER, _OTHER = range(6)
+# The blocks of BERT's tokenizer, and the extensions that Unicode has added to them since, up to H.
 _IDEOGRAPHS = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x323AF))
+# Zero-width non-joiner and joiner: within Persian words, and between parts of an emoji.
 _JOINERS = (0x200C, 0x200D)
 _LAST_CHARACTER = 0x10FFFF
 _LONE_SPACE = b" "
@@ -80,6 +82,7 @@ def word_starts(input_ids: NDArray[np.int64], spellings: Spellings) -> NDArray[n
     text = spellings.content[places]
     kinds, bases = _kinds(text)
     here = kinds[begins]
+    # The kind before a mark's own counts: a letter with an accent goes on like a letter.
     before = np.concatenate([[_OTHER], bases[begins[1:] - 1]])
     is_lone_space = (lengths == 1) & (text[begins] == _LONE_SPACE[0])
     after_lone_space = np.concatenate([[False], is_lone_space[:-1]])
@@ -95,6 +98,7 @@ def _kinds(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8
     # UTF-8: a lead byte says how many bytes follow, and each of these holds six bits.
     is_lead = (text & 0xC0) != 0x80
     places = np.flatnonzero(is_lead)
+    # The last character may be cut, so the three bytes after it are read as zeros.
     padded = np.concatenate([text, np.zeros(3, dtype=np.uint8)]).astype(np.int64)
     lead = padded[places]
     second, third, fourth = (padded[places + place] & 0x3F for place in (1, 2, 3))
@@ -106,6 +110,7 @@ def _kinds(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8
     # The first entry is for bytes of a character that starts earlier.
     kinds = np.empty(len(places) + 1, dtype=np.uint8)
     kinds[0] = _OTHER
+    # Tokens of single bytes in any order need not be UTF-8, and may give larger numbers.
     kinds[1:] = _kind_table()[np.minimum(characters, _LAST_CHARACTER)]
     # A combining mark belongs to the last character before it that is none.
     last_base = np.maximum.accumulate(np.where(kinds != _MARK, np.arange(len(kinds)), 0))
@@ -122,8 +127,10 @@ def _kind_table() -> NDArray[np.uint8]:
     table = np.fromiter(
         (by_category.get(category, _OTHER) for category in categories), np.uint8, count
     )
+    # White space that Unicode counts among control characters.
     table[[ord(character) for character in "\t\n\v\f\r\x85"]] = _SPACE
     table[list(_JOINERS)] = _JOINER
+    # Letters by their category, which would make a Chinese sentence one word.
     for first, last in _IDEOGRAPHS:
         table[first : last + 1] = _IDEOGRAPH
     return table
@@ -137,6 +144,7 @@ def _speller(rules: dict[str, Any]) -> Callable[[str], bytes]:
         for name in ("normalizer", "pre_tokenizer", "decoder")
         for part in _components(rules.get(name))
     ]
+    # All parts are searched: GPT-2 has it as pre-tokenizer, Llama 3 within a sequence of several.
     if any(part["type"] == "ByteLevel" for part in parts):
         alphabet = _byte_level_alphabet()
         # A character outside of the alphabet stands for itself.
@@ -168,6 +176,7 @@ def _space_marker(part: dict[str, Any]) -> str | None:
     """Return the replacement of a space in this part of a tokenizer, if it defines one."""
     if part["type"] == "Metaspace":
         return part["replacement"]
+    # Llama 2 and Gemma replace spaces in the normalizer, without Metaspace.
     is_replacement = part["type"] == "Replace" and part["pattern"] == {"String": " "}
     return part["content"] if is_replacement else None
 
@@ -266,6 +275,7 @@ class Supervision:
         if rows_per_part is None or self.rows.num_rows <= rows_per_part:
             return (self,)
         num_parts = -(-self.rows.num_rows // rows_per_part)
+        # Parts of nearly equal size have the lowest peak of memory for their number.
         borders = [index * self.rows.num_rows // num_parts for index in range(num_parts + 1)]
         parts = (self.part(start, end) for start, end in pairwise(borders))
         return tuple(part for part in parts if len(part.labels))

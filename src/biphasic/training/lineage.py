@@ -59,9 +59,13 @@ def step_determinants(
         "lora": placed.phase.lora and placed.phase.lora.determinants(),
         "begins_lora": placed.begins_lora(step),
         "frozen": tuple(sorted(set(placed.phase.freeze))),
+        # True before the first update of a phase only. Otherwise two phases with equal settings
+        # would have the identity of one long phase, whose moments nobody resets between them.
         "resets_optimizer": placed.resets_optimizer(step),
         "skipped": step in recipe.skip_steps,
         "rows": None if recipe.rows == "documents" else recipe.rows,
+        # Only optimizers of matrices (Muon) treat a fused weight as several. Others train it as
+        # before.
         "splits_fused": fingerprint.fused and recipe.optimizer.splits_fused,
     }
     return {
@@ -70,10 +74,12 @@ def step_determinants(
         "learning_rate": placed.learning_rate(step),
         "optimizer": recipe.optimizer.identity(),
         "precision": recipe.precision,
+        # By content: equal text in another folder, or built elsewhere, gives equal states.
         "corpus_hash": fingerprint.hash_of(placed.corpus),
         "data_seed": recipe.seeds.data_seed,
         "rows_per_step": placed.batches.rows_per_step,
         "max_seqlen": placed.batches.max_seqlen,
+        # Documents are ordered and packed window by window, so another size would give other rows.
         "window_documents": WINDOW_DOCUMENTS,
         "row_plan_version": ROW_PLAN_VERSION,
         **{name: value for name, value in added.items() if value},
@@ -92,6 +98,7 @@ class Lineage:
     @cached_property
     def identities(self) -> list[str]:
         """Identity after 0, 1, ... `total_steps` updates: 64 hexadecimal digits each."""
+        # The whole chain at once: plans look up states at any step, and 42,000 steps take 0.3 s.
         current = hashlib.sha256(canonical_json(self._root()).encode()).hexdigest()
         chain = [current]
         for update in self.updates():
@@ -110,9 +117,12 @@ class Lineage:
     def _root(self) -> dict[str, Any]:
         """Return what determines the state before the first update."""
         shared = {
+            # Once is enough: the chain carries it, like the whole root, to the identities of all
+            # steps.
             "numerics_version": NUMERICS_VERSION,
             "vocab_size": self.fingerprint.vocab_size,
             "tokenizer_sha256": self.fingerprint.tokenizer_sha256,
+            # A pretrained model needs it, too: LoRA draws its first numbers from this seed.
             "init_seed": self.recipe.seeds.init_seed,
         }
         architecture = self.recipe.architecture
@@ -132,6 +142,8 @@ class TrainingData:
     """Everything outside a recipe that determines its states."""
 
     corpus: Corpus  # training text
+    # Not in the fingerprint, as it changes no weight. States record its hash, and reports leave out
+    # losses on another held-out text (docs/decisions/0009).
     heldout: Corpus
     tokenizer: TextTokenizer
     # The pretrained model that the recipe starts from; None for a new one.

@@ -146,6 +146,7 @@ class Run:
             if options.describe:
                 options.describe(text)
 
+        # Held-out rows have other shapes. Each would be compiled, for a pass that runs seldom.
         with uncompiled() if self.compute.compile else nullcontext():
             losses = heldout.evaluate(
                 self.model,
@@ -160,9 +161,12 @@ class Run:
             if options.judge is not None:
                 note("minimal pairs")
                 accuracy = options.judge(self.model, self.position.ledger)
+        # Without a backward pass, FSDP keeps the weights that it has gathered.
         if self.divided is not None:
             self.divided.settle()
         if not all(map(math.isfinite, losses.values())):
+            # Training checks the loss and gradients of each step before its update. Damage by the
+            # last update is seen only here.
             raise DivergedError.at(self.step - 1, "held-out loss after it")
         if not losses and accuracy is None:  # a model without a head has none
             return
@@ -179,6 +183,7 @@ class Run:
         """Write the current state, whole, from the first rank."""
         self.ranks.heartbeat.at(Activity.SAVING)
         self.require_agreement()
+        # All ranks take part, as a rank alone has only its parts.
         snapshot = self._snapshot(self.optimizer.weights.whole)
         if self.ranks.is_first:
             save_state(folder, snapshot, config=self._config(), tokenizer=self.data.tokenizer)
@@ -187,6 +192,8 @@ class Run:
         """Copy the current state, and return the function that writes it, to be run in a thread."""
         self.ranks.heartbeat.at(Activity.SAVING)
         self.require_agreement()
+        # Copies are made now, since the next update changes the weights while the thread still
+        # writes.
         save, weights = save_state, self.optimizer.weights
         if isinstance(weights, DividedWeights):
             save = partial(save_divided, group=weights.writers)
@@ -214,6 +221,8 @@ class Run:
             code=self.code,
             plugins=named_plugins(self.lineage.recipe),
         )
+        # Buffers, such as biases of routers, are no parameters, so the optimizer's weights lack
+        # them.
         buffers = {name: buffer.to("cpu") for name, buffer in saved_buffers(self.model).items()}
         weights, lora = split_lora(self.model, taken(self.optimizer.weights.masters))
         return Snapshot(
@@ -249,6 +258,7 @@ def resume_or_start(
     """Load the latest checkpoint of a segment or its start state, or initialize a new run."""
     # All ranks load what the first rank found.
     recipe, identities = lineage.recipe, lineage.identities
+    # Each for itself might find another checkpoint, e.g. in a folder that shows new files late.
     latest = _latest_step(progress, ranks)
     step = start if latest is None else latest
     if step == 0:
@@ -259,8 +269,11 @@ def resume_or_start(
         else:
             folder = progress.path(latest)
             progress.verify(latest)
+        # `progress.verify` has just hashed the files of a checkpoint. Once is enough.
         snapshot = load_state(folder, identity=identities[step], hashes=latest is None)
         model = saved_model(folder, snapshot)
+    # A segment logs its own steps. After a checkpoint it goes on with its log; after another
+    # segment's state it starts one.
     lines = [] if snapshot is None or latest is None else snapshot.metrics.splitlines()
     _check_phases(model, recipe)
     # The weights of a pretrained model were probed before the text was read.
@@ -326,10 +339,12 @@ def _resume(run: Run, snapshot: Snapshot, *, is_checkpoint: bool, has_moments: b
         {name: tensor for name, tensor in moments if name.rpartition(".")[0] in known}
     )
     run.position = Position(record.step, record.rows_sha256, record.ledger)
+    # A state is made by all code that has trained it, also by versions before a resume.
     run.code = tuple(dict.fromkeys((*record.code, *run.code)))
     run.changes = record.changes
     changed = changed_settings(record, run.compute.model_dump(mode="json"))
     run.change = f"step {record.step}: {changed}" if changed else ""
+    # Seconds are those of one segment; a state's belong to the segment before.
     if is_checkpoint:
         run.seconds = record.seconds
 
@@ -384,6 +399,7 @@ def first_model(recipe: Recipe, data: TrainingData) -> PreTrainedModel:
     folder = data.pretrained.folder
     if data.pretrained.revision is None:  # the hub's cache of a commit never changes
         check_model(folder, data.pretrained.identity, remedy="run the command again")
+    # If no phase reads a head, a model that was saved without one is loaded all the same.
     uses = uses_of_head(recipe.phases)
     return load_pretrained(folder, num_embeddings=data.tokenizer.vocab_size, head_for=uses)
 
@@ -393,6 +409,7 @@ def saved_model(folder: Path, snapshot: Snapshot) -> PreTrainedModel:
     config = read_config(folder)
     with loading(folder):
         with_head = stores_head(config, snapshot.weights)
+        # Any seed does: `load_weights` replaces all numbers.
         model = new_model(config, init_seed=0, with_head=with_head)
     load_weights(model, snapshot.weights)
     return model

@@ -86,6 +86,7 @@ def save_divided(
             raise next(cause for cause, _ in error.failures.values()) from None
 
     if dist.get_rank():
+        # The first rank makes the folder, whose name is random, so the others must be told.
         told = [""]
         dist.broadcast_object_list(told, src=0, group=group)
         write(*told)
@@ -113,6 +114,7 @@ def save_tensors(
     """Write tensors by name."""
     from safetensors.torch import save_file  # noqa: PLC0415 - plans check states without torch
 
+    # safetensors refuses tensors that are not contiguous, such as transposed ones.
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     with naming(path):
         save_file(contiguous, path, metadata)
@@ -121,6 +123,8 @@ def save_tensors(
 def load_state(folder: Path, *, identity: str, hashes: bool = True) -> Snapshot:
     """Read a state and verify its hashes."""
     # Without `hashes`, the caller has verified them.
+    # A copied or renamed folder may hold another state, so the manifest's identity is compared,
+    # too.
     STATE.open(folder, identity=identity, remedy=_REMEDY).verify(hashes=hashes)
     # The manifest vouches for the bytes, but not for what another program wrote.
     with reading(folder, CheckpointError, remedy=_REMEDY, failure="damaged"):
@@ -138,6 +142,8 @@ def load_state(folder: Path, *, identity: str, hashes: bool = True) -> Snapshot:
 
 def _check(snapshot: Snapshot) -> None:
     """Raise a ValueError if the parts of a state do not fit together."""
+    # The next step adds its rows to this hash. Wrong digits would fail there, after the model was
+    # built and probed.
     bytes.fromhex(snapshot.record.rows_sha256)
     if not all(isinstance(json.loads(line), dict) for line in snapshot.metrics.splitlines()):
         raise ValueError("metrics.jsonl: a line is not a JSON object")
@@ -146,6 +152,7 @@ def _check(snapshot: Snapshot) -> None:
         weight, _, key = name.rpartition(".")
         if weight not in weights:
             raise ValueError(f"optimizer.safetensors: {name} belongs to no weight")
+        # AdamW's count of updates is one number for each weight, whatever the weight's shape.
         if key != "step" and tensor.shape != weights[weight].shape:
             raise ValueError(f"optimizer.safetensors: {name} has another shape than its weight")
 
@@ -162,6 +169,7 @@ def _load_tensors(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         return load_file(folder / "model.safetensors"), load_file(folder / "optimizer.safetensors")
     reader = HuggingFaceStorageReader(str(folder))
     tensors = {
+        # NaN, so that numbers which no rank has written cannot be taken for weights.
         name: torch.full(each.size, math.nan, dtype=each.properties.dtype)
         for name, each in reader.read_metadata().state_dict_metadata.items()
         if isinstance(each, TensorStorageMetadata)
@@ -202,6 +210,8 @@ class Checkpoints:
     @classmethod
     def of(cls, store: Path, identity: str, *, start: int) -> Checkpoints:
         """Return the checkpoints of the segment from `start` to the state `identity`."""
+        # Studies with other checkpoints along the way may reach one state from other starts, and a
+        # checkpoint records the start as its parent.
         return cls(store / "progress" / f"{identity}-from-{start}")
 
     def remove_partials(self) -> None:
@@ -226,6 +236,8 @@ class Checkpoints:
         try:
             CHECKPOINT.open(self.path(step)).verify()
         except CheckpointError:
+            # Older checkpoints are read only now: hashing one takes as long as reading all of its
+            # weights.
             older = (path for path in map(self.path, self.steps()) if path < self.path(step))
             intact = next((path.name for path in older if _is_intact(path)), None)
             remedy = (
@@ -238,6 +250,7 @@ class Checkpoints:
 
     def drop_old(self) -> None:
         """Delete all checkpoints except the newest two, and remains of interrupted deletions."""
+        # Only complete ones count, so a half-deleted folder never takes the place of a whole one.
         kept = {self.path(step) for step in self.steps()[:KEPT_CHECKPOINTS]}
         for folder in set(self._folder.glob(_STEPS)) - kept:
             shutil.rmtree(folder)

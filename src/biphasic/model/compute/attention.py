@@ -51,6 +51,7 @@ ATTENTION_NAME = "biphasic"
 def register_attention() -> None:
     """Register `attn_implementation="biphasic"` with transformers. Idempotent."""
     AttentionInterface.register(ATTENTION_NAME, packed_attention)
+    # Otherwise transformers would make a mask of its own, which knows no segments.
     AttentionMaskInterface.register(ATTENTION_NAME, _no_padding_mask)
 
 
@@ -98,6 +99,8 @@ def block_mask(
     """Return [num_rows, 1, row_length, row_length]: 0 where query i attends to key j, else -inf."""
     # `shape` is (num_rows, row_length). Nothing is read from the device.
     num_tokens = shape[0] * shape[1]
+    # Ones at the starts, summed, number the segments. A loop over borders would read each of them
+    # from the device.
     segment_starts = torch.zeros(num_tokens, dtype=torch.int32, device=cu_seqlens.device)
     segment_starts[cu_seqlens[:-1].long()] = 1
     segments = segment_starts.cumsum(0).view(shape)
@@ -168,6 +171,7 @@ def packed_attention(
             "fine-tune it with `batching: padded`"
         )
     is_ours = uses_cpu_kernels(query)
+    # Reading by document neither caps scores nor drops weights, so `dense` reads with a mask.
     if block_mask is None and (softcap is not None or (is_ours and dropout)):
         block_mask = _mask_for(query, cu_seqlens, causal=causal)
     if block_mask is None and is_ours:
@@ -237,6 +241,7 @@ def _dense(
         scores = torch.baddbmm(hidden, queries, keys, alpha=factor)
     else:
         scores = (torch.bmm(queries, keys) * (factor / softcap)).tanh() * softcap + hidden
+    # Hidden scores are -inf, so their weights are exactly 0, and so is leakage.
     weights = scores.softmax(-1)  # in fp32 within
     if dropout:
         weights = drop(weights, dropout)
@@ -300,6 +305,7 @@ def varlen_options(
     reach = -1 if sliding_window is None else sliding_window - 1
     options: dict[str, Any] = {}
     if "window_size" in accepted:
+        # Reach to the left and to the right; -1 is no limit.
         options["window_size"] = (reach, 0 if causal else reach)
     elif sliding_window is not None:
         raise ModelError("sliding windows need torch 2.13 or newer on CUDA")

@@ -91,6 +91,8 @@ def visible_devices() -> list[str]:
 
     chosen, count = _chosen.get(), torch.cuda.device_count()
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    # Child processes get these names, not our numbers, which count within the variable. CUDA
+    # ignores all names from the first invalid one on, so `count` may be smaller.
     names = [str(index) for index in range(count)] if named is None else named.split(",")[:count]
     if chosen is None or chosen == torch.device("cuda"):
         return names

@@ -31,6 +31,7 @@ def first_pass(model: PreTrainedModel) -> Iterator[None]:
     """Name the model in errors that its code raises for its arguments."""
     try:
         yield
+    # It is a RuntimeError, too, and says nothing about what the model can read.
     except torch.OutOfMemoryError:
         raise
     except (
@@ -88,6 +89,7 @@ def padded_states(
     # end of each sequence in them, int64 [num_sequences, 2].
     lengths = lengths_of(sequences)
     is_token = np.arange(lengths.max()) < lengths[:, None]
+    # Padding on the right, where it does not move the positions of tokens.
     input_ids = np.full(is_token.shape, pad_id, dtype=np.int64)
     input_ids[is_token] = np.concatenate(sequences)
     output = model.base_model(
@@ -122,6 +124,7 @@ def pooled(
 ) -> Tensor:
     """Return a vector for each text, special tokens included: [num_texts, hidden_size], in fp32."""
     # `hidden` is [num_tokens, hidden_size]; `spans` are the texts' starts and ends, [num_texts, 2].
+    # A mean in bf16 would lose digits with the length of a text; fp64, of checks, stays.
     exact = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
     starts, ends = torch.as_tensor(spans, device=hidden.device).unbind(1)
     if pooling == "first":

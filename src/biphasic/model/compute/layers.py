@@ -29,6 +29,7 @@ def transformer_layers(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
     # Groups of layers may be marked too.
     names = [name for name in marked if not any(name.startswith(f"{outer}.") for outer in marked)]
     lists = {name: module for name, module in modules.items() if isinstance(module, nn.ModuleList)}
+    # Families without gradient checkpointing mark no layer.
     if not names and lists:
         longest = max(lists, key=lambda name: len(lists[name]))
         names = [f"{longest}.{index}" for index in range(len(lists[longest]))]
@@ -70,6 +71,7 @@ def compile_layers(model: PreTrainedModel, *, backend: str = "inductor") -> None
     ]
     if not layers:
         raise ModelError(f"{type(model).__name__}: no layers to compile; set compile: false")
+    # Layers are compiled in the first pass. A missing compiler should be reported before that.
     _try_out(model.device, backend)
     config = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, _GRAPHS)
@@ -124,6 +126,7 @@ def _same_shapes(
         return inputs, options
     for name in ("cu_seqlens", "predicted"):
         if name in options:
+            # `maybe`: `mark_dynamic` is an error where torch has to fix a size, such as 1.
             torch._dynamo.maybe_mark_dynamic(options[name], 0)
     # The kernels use the longest segment only as a bound, so the row length serves as well.
     return inputs, {**options, "max_seqlen": options["input_ids"].shape[1]}
@@ -149,6 +152,8 @@ class _NarrowLayer(EuroBertDecoderLayer):
     ) -> Tensor:
         if predicted is None:
             return super().forward(hidden_states, **options)
+        # All tokens are keys here. Behind the last attention, no token reads another one's state,
+        # so the MLP can leave out those without a label.
         attended, *_ = self.self_attn(self.input_layernorm(hidden_states), **options)
         read = (hidden_states + attended).flatten(0, -2).index_select(0, predicted)[None]
         return read + self.mlp(self.post_attention_layernorm(read))

@@ -75,6 +75,7 @@ def uses_cpu_kernels(states: Tensor) -> bool:
 def use_own_layers(model: nn.Module) -> None:
     """Compute layers of known kinds by our own code, with the same weights, names and precision."""
     for module in model.modules():
+        # Exact classes only: a subclass may compute something else in its `forward`.
         kind = type(module)
         if kind is nn.Linear:
             module.__class__ = FastLinear
@@ -93,6 +94,7 @@ def use_own_layers(model: nn.Module) -> None:
 def _is_llamas(kind: type[nn.Module]) -> bool:
     """Return whether a class has the code of Llama's norm: many families have a copy of it."""
     code, llamas = getattr(kind.forward, "__code__", None), LlamaRMSNorm.forward.__code__
+    # Bytecode refers to names and constants by their numbers, so equal code alone proves nothing.
     parts = ("co_code", "co_names", "co_consts")
     return code is not None and all(getattr(code, p) == getattr(llamas, p) for p in parts)
 
@@ -121,6 +123,8 @@ class _ShortNorm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
         inputs, weight, factors = ctx.saved_tensors
+        # By hand, from the input and a factor per token: autograd would keep the normed states,
+        # too.
         # With n = x f and f = (mean(x^2) + epsilon)^(-1/2), the gradient of w n to x is
         # f (g w - n mean(g w n)).
         normed = inputs * factors
@@ -175,6 +179,7 @@ class _Normed(torch.autograd.Function):
 
 class _Embedding(nn.Embedding):
     def forward(self, input: Tensor) -> Tensor:
+        # torch gives the row of padding no gradient, which `_Looked` does not do.
         if self.padding_idx is not None or not _sums_in_fp32(self.weight):
             return super().forward(input)
         return _Looked.apply(input, self.weight)
@@ -214,6 +219,7 @@ class _FastEuroBertAttention(EuroBertAttention):
             states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for states in _products(hidden_states, self.q_proj, self.k_proj, self.v_proj)
         )
+        # By name, as in transformers: padded rows use the model's own attention here, too.
         attend = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
         attended, weights = attend(
             self,
@@ -327,6 +333,8 @@ def dropout(input: Tensor, chance: float) -> Tensor:
         return functional.dropout(input, chance)
     size = input.numel()
     # Each 64-bit number gives four.
+    # From the lowest number on: by default torch leaves the sign at 0, and one in four would never
+    # be negative.
     bits = torch.empty(-(-size // 4), dtype=torch.int64).random_(-(1 << 63), None)
     is_kept = bits.view(torch.int16)[:size].view(input.shape) >= dropped - _RANGE // 2
     return input * is_kept.to(input.dtype).mul_(_RANGE / (_RANGE - dropped))
@@ -348,8 +356,10 @@ _SCORES_PER_DOCUMENT = 2000
 def reads_documents(shape: tuple[int, int], *, num_documents: int, dtype: torch.dtype) -> bool:
     """Return whether reading by document is faster than reading whole rows, (number, length)."""
     num_rows, row_length = shape
+    # Small products in bf16 are slow, so short rows are read at once.
     if dtype == torch.bfloat16 and row_length <= KEPT_KEYS:
         return False
+    # Many short documents in short rows: the calls for each cost more than hidden scores.
     return num_rows * row_length**2 >= _SCORES_PER_DOCUMENT * num_documents
 
 
@@ -398,8 +408,11 @@ def _blocks(
             low, high = max(first - reach, start), last if causal else min(last + reach, end)
             hidden = None
             if band is not None:
+                # Masks depend on distances alone, so those of all blocks are views of one band.
                 shift = row_length - first
                 hidden = band[: last - first, shift + low : shift + high]
+            # In reverse, a document's last block comes first. Without windows it sees all keys of
+            # the document and overwrites their totals, which then need no zeros.
             is_first_write = window is None and high == end
             yield _Block(row, (first, last - first), (low, high - low), hidden, is_first_write)
 
@@ -442,6 +455,8 @@ class _ByDocument(torch.autograd.Function):
                 saved.append(sums)
             else:
                 scores = _product(parts[0], parts[1].mT, factor, hidden)
+                # In place: nothing reads the scores again.
+                # cache.
                 saved.append(torch.softmax(scores, -1, out=scores))
                 attended = torch.bmm(scores, parts[2])
             written.narrow(1, *queries).copy_(attended)
@@ -500,12 +515,15 @@ def _gradients(
 def _product(left: Tensor, right: Tensor, factor: float, added: Tensor | None = None) -> Tensor:
     """Return `factor * left @ right + added`, for each head."""
     if added is None:
+        # With `beta=0` torch never reads the first tensor, so it may be empty. Scaling within the
+        # product saves a pass over the scores.
         return torch.baddbmm(left.new_empty(()), left, right, beta=0, alpha=factor)
     return torch.baddbmm(added.expand(len(left), -1, -1), left, right, alpha=factor)
 
 
 def _like(states: Tensor) -> Tensor:
     """Return an empty tensor whose heads lie side by side for each token."""
+    # The layers around attention join the heads of a token, which needs no copy in this order.
     by_token = states.transpose(1, 2)
     return torch.empty_like(by_token, memory_format=torch.contiguous_format).transpose(1, 2)
 

@@ -80,6 +80,8 @@ def measured_once(
         cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         file = cached / "biphasic" / f"{name}-{_machine()}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
+        # Workers start together. Without the lock each would measure, slowed by the others, and
+        # might choose otherwise.
         with FileLock(file.with_suffix(".lock")):
             known = _remembered(file, kind)
             if known is None or not is_current(known):
@@ -110,6 +112,7 @@ def processor() -> str:
 
 def multiply(library: Library, left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return `left @ right.T + bias` in fp32."""
+    # This operator is torch's door to oneDNN in fp32; `nn.Linear` goes to MKL.
     if library == "onednn":
         # It copies a transposed left factor, so the smaller one is on the left.
         if bias is None and not left.is_contiguous() and len(left) > len(right):
@@ -168,6 +171,7 @@ def _gain(calls: Sequence[Callable[[], object]], others: Sequence[Callable[[], o
     best = [math.inf, math.inf]
     for _ in range(_ROUNDS):
         for side, group in enumerate((calls, others)):
+            # Processor time: other work on the machine would decide by wall time.
             began = time.process_time()
             for call in group:
                 call()
@@ -235,6 +239,7 @@ def add_input_gradient(total: Tensor | None, gradient: Tensor, weight: Tensor) -
         return input_gradient(gradient, weight)
     is_fp32 = gradient.dtype == torch.float32
     if is_fp32 and _is_ours(gradient) and products().input_gradient == "mkl":
+        # One call adds to the total as it multiplies, without a tensor for the product.
         return total.addmm_(gradient, weight)
     return total.add_(input_gradient(gradient, weight))
 
