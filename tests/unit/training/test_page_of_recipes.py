@@ -31,7 +31,7 @@ def test_a_number_without_a_unit_is_noticed():
 
 def test_recipes_of_adaptation_are_recipes():
     blocks = re.findall(r"```yaml\n(.*?)```", ADAPTING, re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 5
     for block in map(yaml.safe_load, blocks):
         if "arms" in block:
             assert parse_config(StudyConfig, block, where="docs/adapt.md").arms
