@@ -9,7 +9,7 @@ from transformers import AutoModel, AutoTokenizer
 
 request = json.load(sys.stdin)
 own_code = {"trust_remote_code": request["needs_code"]}
-tokenizer = AutoTokenizer.from_pretrained(request["folder"], split_special_tokens=True)
+tokenizer = AutoTokenizer.from_pretrained(request["folder"], split_special_tokens=True, **own_code)
 model = AutoModel.from_pretrained(request["folder"], **own_code).eval()
 
 

@@ -13,6 +13,7 @@ sys.modules["biphasic"] = None  # type: ignore[assignment]  # importing it now r
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 # An isolated interpreter ignores packages installed for a single user.
@@ -74,8 +75,8 @@ def embeddings(dtype: torch.dtype) -> torch.Tensor:
 
 def ids_of_texts() -> dict[str, list[list[int]]]:
     """Return the ids of texts and of a pair, by `AutoTokenizer`."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(FOLDER)
-    whole = transformers.AutoTokenizer.from_pretrained(FOLDER, split_special_tokens=True)
+    load = partial(transformers.AutoTokenizer.from_pretrained, FOLDER, **OWN_CODE)
+    tokenizer, whole = load(), load(split_special_tokens=True)
     return {
         "texts": [tokenizer(text, truncation=True)["input_ids"] for text in REQUEST["texts"]],
         "pair": [tokenizer(*REQUEST["pair"])["input_ids"]],
