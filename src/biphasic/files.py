@@ -30,6 +30,7 @@ ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_mo
 
 def canonical_json(value: Any) -> str:
     """Serialise to canonical JSON: sorted keys, no spaces, no NaN. Equal values give equal text."""
+    # Identities hash this text, so the order in which settings were written must not matter.
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -60,6 +61,7 @@ def write_json(path: Path, value: Any, *, is_flushed: bool = True) -> None:
 
 def write_bytes(path: Path, content: bytes, *, is_flushed: bool = True) -> None:
     """Replace `path` by `content` atomically; `is_flushed` as in `write_text`."""
+    # A process that is killed while it writes leaves this name, and the old file whole.
     partial = partial_path(path)
     try:
         with naming(path), partial.open("wb") as stream:
@@ -77,6 +79,8 @@ def write_bytes(path: Path, content: bytes, *, is_flushed: bool = True) -> None:
 def partial_path(path: Path) -> Path:
     """Return a new name beside a path, for what is renamed to it; its folder is made if missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # A random end, as two processes may write the same file; the name, so that each leftover can be
+    # told from the others'.
     return path.with_name(f"{PARTIAL}{path.name}-{uuid.uuid4().hex[:8]}")
 
 
@@ -99,6 +103,8 @@ def json_value(text: str) -> Any:
     value, end = _DECODER.raw_decode(text, len(text) - len(text.lstrip(_SPACE)))
     if rest := text[end:].lstrip(_SPACE):
         raise json.JSONDecodeError("Extra data", text, len(text) - len(rest))
+    # JSON can spell half of a surrogate pair, which no UTF-8 file can hold: writing it would fail
+    # much later.
     if "\\u" in text and ("\\ud" in text or "\\uD" in text):
         for key, item in value.items() if isinstance(value, dict) else [("", value)]:
             try:
@@ -110,6 +116,7 @@ def json_value(text: str) -> Any:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # `json` keeps the last of equal keys in silence.
     value = dict(pairs)
     if len(value) < len(pairs):
         raise ValueError(f"the key '{repeated(key for key, _ in pairs)[0]}' is repeated")
@@ -184,6 +191,7 @@ def remove(path: Path) -> None:
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return
+    # Renamed first: if the deletion stops midway, the rest must not look like a whole artifact.
     leftover = path.with_name(f"{PARTIAL}{uuid.uuid4().hex}")
     path.rename(leftover)
     shutil.rmtree(leftover)

@@ -89,6 +89,7 @@ class Artifact:
             }
         except (DataError, KeyError, TypeError, AttributeError):
             raise self._error("damaged", kind.seal) from None
+        # An edited manifest could leave out a file, which then nobody would verify.
         if unlisted := next((name for name in kind.files if name not in self.files), None):
             raise self._error(f"damaged (does not list {unlisted})", kind.seal)
         if identity is not None:
@@ -154,6 +155,7 @@ class Artifact:
 
 def _note_of(card: Path) -> dict[str, Any] | None:
     """Return the note of inputs and files in a model card; None without a readable one."""
+    # A card may be edited, or be another program's: a model folder is then simply not sealed.
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     with suppress(json.JSONDecodeError):
         if match := _NOTE.search(text):
@@ -164,6 +166,7 @@ def _note_of(card: Path) -> dict[str, Any] | None:
 def check_export(folder: Path) -> None:
     """Check the files of an export against its card, if it has a note of them."""
     if EXPORT.is_sealed(folder):  # of a model on the hub, only some files are fetched
+        # A changed file must not be believed; a missing one is noticed by whoever reads it.
         EXPORT.open(folder).verify(may_lack=True)
 
 
@@ -186,11 +189,14 @@ def complete_folder(path: Path, **manifest: Any) -> Iterator[Path]:
     dropped: paths are content identities, so both are the same. An incomplete folder is replaced,
     unless it has files with other names.
     """
+    # Beside the final folder, so that both are on one file system, where a rename is atomic.
     partial = partial_path(path)
     partial.mkdir()
     try:
         yield partial
         seal_folder(partial, **manifest)
+        # Another process was faster. Neither waits for the other before, as both write the same
+        # bytes.
         if is_complete(path):
             return
         if path.exists():
@@ -204,6 +210,7 @@ def complete_folder(path: Path, **manifest: Any) -> Iterator[Path]:
 
 def seal_folder(folder: Path, **manifest: Any) -> None:
     """Write the manifest of a folder, which marks it as complete."""
+    # A folder that is sealed again has an old manifest, which cannot hold its own hash.
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
     # `publish_folder` flushes it with the other files.
     write_json(
@@ -225,6 +232,7 @@ def publish_folder(partial: Path, path: Path) -> None:
             inside.chmod(usual)
         flush(inside)
     partial.replace(path)
+    # The rename itself is an entry of the parent folder, which a power loss could undo.
     flush(path.parent)
 
 
@@ -238,6 +246,7 @@ def _refuse_foreign(folder: Path, new: Path) -> None:
     if not folder.is_dir():
         raise DataError(f"{folder}: is a file, not a folder; move it away and run again")
     others = (p.relative_to(folder) for p in sorted(folder.rglob("*")) if not p.is_dir())
+    # A half-written folder of ours has only names that the new one has as well.
     foreign = [name for name in others if not (new / name).exists()]
     if foreign:
         raise DataError(
@@ -338,6 +347,7 @@ class Store:
             if key not in found:
                 found.add(key)
                 kind, name = key
+                # A state may start from a model elsewhere, and its ancestors may have been deleted.
                 if kind.place and self.has(kind, name):
                     left += kind.parents(self.get(kind, name))
         return found

@@ -261,6 +261,7 @@ def check_states(model: PreTrainedModel, *, causal: bool) -> None:
     # fp32, in evaluation mode.
     name, is_padded = type(model).__name__, batching_of(model) == "padded"
     difference = _difference(model, partial(_alone, model, causal=causal), causal=causal)
+    # `not <=`, as NaN must be refused and is not larger than anything.
     if not difference <= _TOLERANCE:
         raise ModelError(
             f"{name}: padding or other documents of a row change hidden states by "

@@ -85,6 +85,7 @@ class ResolvedStudy:
         """Compute the floors and references without results in the store."""
         store = self.study.store
         known = Store(store).walk(RESULT)
+        # One listing of the folder, in place of a look for each.
         if missing := [one for one in self.plan.baselines if one.id not in known]:
             with progress_bar(console, "computing floors and references"):
                 compute_baselines(missing, store, self.paths.tokenizer)
@@ -104,6 +105,7 @@ def _assumed(study: Study) -> ResolvedStudy:
     assumed: list[str] = []
     problems: list[str] = []
     # Encoders and tasks are looked at before either fails: people mend all at once.
+    # Empty values, with which the second `try` can go on after the first has failed.
     fingerprint, encoders, tasks = NO_CORPUS, dict[str, LocalModel](), tuple[PlannedTask, ...]()
     try:
         if study.config.reads_corpus:
@@ -154,6 +156,7 @@ def _built(study: Study, console: Console, *, fresh: bool) -> ResolvedStudy:
     with progress_bar(console, "checking text, tasks and states"):
         if config.reads_corpus:
             paths = paths.extended(recipes)
+            # A damaged record should end the command now.
             paths.origin()  # read by the report, hours later
             data = paths.open()
             check_lengths((task.outline for task in tasks), data.tokenizer)
@@ -168,6 +171,7 @@ def _built(study: Study, console: Console, *, fresh: bool) -> ResolvedStudy:
 
     def plan() -> Plan:
         nonlocal resolved
+        # A new object, since `plan` is cached in the old one.
         resolved = replace(resolved)  # its plan may continue from another state now
         return resolved.plan
 
@@ -290,6 +294,7 @@ def _edited_code(corpus: CorpusConfig, store: Path) -> str:
 
 def _without_code(origin: Any) -> str:
     """Return what determines a corpus as text, without the hashes of code."""
+    # In the text, as hashes of code stand at several depths of an origin.
     return re.sub(r'"code":"[0-9a-f]{64}"', '"code":""', canonical_json(origin))
 
 

@@ -29,7 +29,9 @@ from biphasic.tasks.records import HeadRecord
 from biphasic.training.memory import release_excess
 
 # Training rows are as long as the batch's longest sequence, rounded up to this many tokens.
+# Few lengths of rows, so that kernels and allocators meet the same shapes again.
 _ROW_MULTIPLE = 16
+# A bound on the memory of a batch; results do not depend on it but by rounding.
 _EVALUATION_TOKENS = 4096
 LongTexts = Literal["mean", "max", "truncate"]  # how texts that are too long for a model are read
 
@@ -70,6 +72,7 @@ class Encoder:
             return hidden.float(), spans
         longest = max(len(sequence) for sequence in sequences)
         row_length = -(-longest // row_multiple) * row_multiple
+        # Several short sequences share a row, so little padding is computed.
         batch = pack_sequences(sequences, row_length=row_length, pad_id=self.pad_id)
         return hidden_states(self.model, batch, causal=self.causal).float(), batch.spans
 
@@ -87,6 +90,7 @@ class Encoder:
             count = max(1, limit // int(lengths[order[start]]))
             indices = order[start : start + count]
             hidden, spans = self.states([sequences[index] for index in indices], row_multiple=1)
+            # Scores of NaN would be ranks and maxima without meaning, and no error.
             if not bool(torch.isfinite(hidden).all()):
                 raise TrainingError("the model's states are not finite")
             yield indices, hidden, spans
@@ -147,6 +151,7 @@ def new_head(
         if parameter.ndim == 1:
             nn.init.zeros_(parameter)
         else:
+            # 0.02 as BERT and its successors initialise heads (`initializer_range`).
             nn.init.normal_(parameter, 0.0, 0.02, generator=generator)
     return head
 

@@ -106,6 +106,7 @@ class Finetuner:
         if lora is not None:
             add_lora(model, lora, seed=0, mask_id=None)
         self._body = set_precision(model, precision)
+        # A copy of the masters, not of the file: restoring takes no reading and no conversion.
         self._initial = {
             name: master.detach().clone()
             for name, master in self._body.masters.items()
@@ -120,7 +121,10 @@ class Finetuner:
         self._check(run)
         started = time.perf_counter()
         try:
+            # Seeded for each run, so that a job after another equals one alone.
             with _seeded(run.seed):
+                # Apart from dropout's: the same seed gives every arm the same head, whatever it
+                # drops.
                 generator = torch.Generator().manual_seed(derive_seed("finetune-head", run.seed))
                 head = new_head(
                     self._model.config.hidden_size * run.task.states_read,
@@ -143,6 +147,7 @@ class Finetuner:
                 keep(TrainedModel(run, results, weights, head.state_dict()))
             return results
         finally:
+            # Also after an error, as a worker goes on with the next job of the same model.
             self._put_weights_back()
 
     def _check(self, run: FinetuneRun) -> None:
@@ -235,6 +240,8 @@ class Finetuner:
             return 0, True
         embedding = self._model.get_input_embeddings()
         # Without fp32 weights, per-step decay would be lost in rounding. LoRA trains no table.
+        # With fp32 masters, rows that no text reads change by decay alone, which can be made up for
+        # at the end (docs/decisions/0011).
         is_whole = self.precision == "paper" or self._lora is not None
         if is_whole or not isinstance(embedding, nn.Embedding):
             optimizer = _new_optimizer(self._body, head, run.protocol)
@@ -252,6 +259,7 @@ class Finetuner:
         for name, initial in self._initial.items():
             master = self._body.masters[name]
             master.copy_(initial)
+            # Gradients of this run must not be added to those of the next.
             master.grad = self._body.working[name].grad = None
         self._body.publish()
 
@@ -277,7 +285,9 @@ def read_items(
     """Return the training items that a run reads, if it reads `num_examples` of the `examples`."""
     # The draw depends on the number of examples alone, not on the items that a tokenizer makes of
     # them; a larger choice contains a smaller one.
+    # Long texts give several items each, in the order of their examples.
     total = int(examples[-1]) + 1
+    # All of them in their order: a run without the setting has the same items.
     if num_examples in {None, total}:
         return np.arange(len(examples))
     chosen = permutation(stream("train-examples", finetune_seed), total)[:num_examples]
@@ -294,6 +304,7 @@ def batch_indices(
     return items[order[batch * batch_size :][:batch_size]]
 
 
+# Each step of an epoch asks for the same permutation, which is as long as the split.
 @lru_cache(maxsize=2)
 def _epoch_order(num_read: int, finetune_seed: int, epoch: int) -> NDArray[np.int64]:
     return permutation(stream("finetune-order", finetune_seed, epoch), num_read)
@@ -328,9 +339,11 @@ def _take_steps(
             about = short_name(run.task.info.kind)
             raise ConfigError("loss must return one number that has a gradient", about=about)
         loss.backward()
+        # The model's gradients may be bf16; the norm and the update are taken in fp32.
         optimizer.weights.gather_gradients()
         try:
             optimizer.step(learning_rate(schedule, step, total_steps=num_steps))
+        # Not an error of the run: high rates of a grid diverge, and selection must know which did.
         except TrainingError:  # a non-finite gradient
             return step, False
         if not torch.isfinite(loss):
@@ -404,6 +417,7 @@ def write_result(folder: Path, record: ResultRecord, scores: Mapping[str, SplitS
     record = record.model_copy(update={"sealed": datetime.now(UTC).isoformat(timespec="seconds")})
     with complete_folder(folder, format=record.format, id=record.id) as partial:
         write_json(partial / "result.json", record.model_dump(mode="json"), is_flushed=False)
+        # A diverged run has no scores. Its table is empty, but has the columns that readers expect.
         table = pa.concat_tables(tables or [_split_table("test", _NOTHING)])
         pq.write_table(table, partial / "scores.parquet")
 

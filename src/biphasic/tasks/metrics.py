@@ -21,6 +21,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from biphasic.data.text.words import UNSPACED
 from biphasic.tasks.records import NO_PREDICTION
 
+# As deep as recall at 100 looks; nDCG@10 and the reciprocal rank look at ten.
 _RANKING_DEPTH = 100
 # scikit-learn and seqeval accept a number here; their annotations only allow "warn".
 _ZERO: Any = 0
@@ -48,6 +49,7 @@ def macro_f1(labels: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
 
 def matthews(labels: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
     """Return the Matthews correlation, for any number of labels; 0 where it is undefined."""
+    # The formula divides zero by zero here.
     if _is_constant(labels) or _is_constant(predicted):
         return 0.0
     return float(matthews_corrcoef(labels, predicted))
@@ -61,6 +63,7 @@ def multi_label_scores(
     is_any = bool((expected | predicted).any())
     return {
         "micro_f1": float(f1_score(expected, predicted, average="micro", zero_division=_ZERO)),
+        # `nan` leaves labels out of the mean that occur nowhere. 0 would count them as failures.
         "macro_f1": float(f1_score(expected, predicted, average="macro", zero_division=_LEFT_OUT))
         if is_any
         else 0.0,
@@ -81,6 +84,7 @@ def pearson(values: NDArray[np.float64], predicted: NDArray[np.float64]) -> floa
 def rounding_ties(predicted: NDArray[np.float64], *, scale: float = 1.0) -> NDArray[np.float64]:
     """Return predictions that are equal where at least half differ by rounding alone."""
     # A collapsed model gives all texts one vector; only the order of rounding errors is left.
+    # The median, which a few texts apart cannot move.
     middle = float(np.median(predicted))
     is_near = np.abs(predicted - middle) <= _ROUNDING * scale
     return np.where(is_near, middle, predicted) if is_near.mean() >= 1 / 2 else predicted
@@ -131,6 +135,7 @@ def entity_scores(tags: Sequence[list[str]], predicted: Sequence[list[str]]) -> 
             **entities,
         )
 
+    # seqeval gives a row for each type that occurs, in this order.
     names = sorted({entity.tag for sentence in (*expected, *present) for entity in sentence})
     table = np.transpose(score(None)).tolist() if names else []
     return EntityScores(
@@ -155,12 +160,14 @@ def sentence_token_f1(
     cells = len(lengths) * num_labels
     base = np.repeat(np.arange(len(lengths)) * num_labels, lengths)
     expected, returned = np.concatenate(labels), np.concatenate(predicted)
+    # A word that was cut off counts among the expected ones only.
     made = returned != NO_PREDICTION
     right = np.bincount((base + expected)[expected == returned], minlength=cells)
     total = np.bincount(base + expected, minlength=cells) + np.bincount(
         (base + returned)[made], minlength=cells
     )
     f1 = 2.0 * right / np.maximum(total, 1)
+    # Labels that occur in no list of the sentence are left out of its mean.
     present = (total > 0).reshape(-1, num_labels)
     return (f1.reshape(-1, num_labels) * present).sum(axis=1) / present.sum(axis=1)
 
@@ -175,6 +182,8 @@ def top_documents(
     ranked = np.empty((scores.shape[0], depth), dtype=np.int64)
     for query, row in enumerate(scores):
         # Keep every document that ties with the last one selected.
+        # A partition is linear in the corpus, where a sort of millions of documents for each query
+        # is not.
         threshold = np.partition(row, len(row) - depth)[len(row) - depth]
         candidates = np.flatnonzero(row >= threshold)
         order = np.argsort(-row[candidates], kind="stable")
@@ -201,6 +210,7 @@ def retrieval_scores(
         reciprocal = values["recip_rank"]
         scores[query] = {
             "ndcg_at_10": values["ndcg_cut_10"],
+            # pytrec_eval has no cut for this measure.
             "mrr_at_10": reciprocal if reciprocal >= 1 / 10 else 0.0,
             "recall_at_100": values["recall_100"],
         }
@@ -215,6 +225,7 @@ def answer_scores(
     # without another is unanswerable (arXiv:1606.05250, section 6.1; arXiv:1806.03822, section 4).
     split = _characters if tokens == "characters" else _words
     predicted = split(prediction)
+    # An answer such as "the" has no word left, and every empty prediction would match it.
     accepted = [words for words in map(split, answers) if words] or [[]]
     exact = max(float(predicted == words) for words in accepted)
     return exact, max(_token_f1(predicted, words) for words in accepted)
@@ -248,6 +259,7 @@ def _characters(text: str) -> list[str]:
 
 
 def _token_f1(predicted: list[str], expected: list[str]) -> float:
+    # SQuAD 2.0: where either is empty, F1 is 1 if both are, and else 0.
     if not predicted or not expected:
         return float(predicted == expected)
     shared = (Counter(predicted) & Counter(expected)).total()

@@ -26,6 +26,7 @@ _MAX_ITERATIONS = 10_000
 _MOST_VALUES = 2**29
 # Output of a class that training examples lack. The largest of the other outputs is at least 0: a
 # softmax model without intercept penalty is centred, and of two classes one has output 0.
+# exp(-50) is 2e-22, which adds nothing to a sum of probabilities in fp32, and is finite.
 _NEVER = -50.0
 Linear = tuple[NDArray[np.float64], NDArray[np.float64]]  # [num_outputs, width], [num_outputs]
 
@@ -57,11 +58,13 @@ def fit_probe(
         for place in range(states.shape[1]):
             fitted = _fit_best(task, head, states[:, place], targets, held[:, place])
             by_layer.append(fitted.score)
+            # `>`, not `>=`: of equal layers the first wins, on every machine.
             if best is None or fitted.score > best[0].score:
                 best = fitted, replace(reader, layers=reader.layers[place : place + 1])
     assert best is not None  # noqa: S101 - there are layers
     fitted, reader = best
     _load(head, fitted.linear)
+    # Only now, with strength and layer chosen: test scores can choose nothing.
     test = task.score_outputs("test", _outputs(head, task.frozen(reader, "test")[:, 0]))
     record = ProbeRecord(
         strength=fitted.strength,
@@ -95,19 +98,25 @@ def _fit_best(
 ) -> _Fitted:
     """Fit a linear model with each strength, and return the one with the best validation score."""
     known = np.ones(len(targets), bool) if targets.ndim > 1 else targets != -1
+    # A number of a regression may be -1, which stands for a lost word in labels only.
     if targets.dtype.kind == "f":
         known[:] = True
+    # fp64, in which scikit-learn then fits. Given fp32, it would compute in fp32.
     read = states.cpu().double().numpy()[known]
     mean, deviation = read.mean(axis=0), read.std(axis=0)
+    # A constant value says nothing, and must not become NaN.
     deviation[deviation == 0] = 1.0
     read = (read - mean) / deviation
     best: _Fitted | None = None
     for strength in STRENGTHS:
         weight, bias = _fit(read, targets[known], task.num_outputs, strength)
+        # Standardisation is folded into the head, which then reads states as they are, like any
+        # other.
         weight = weight / deviation
         linear = weight, bias - weight @ mean
         _load(head, linear)
         scores = task.score_outputs("validation", _outputs(head, held))
+        # Scored through the head in fp32, as the test will be, not by the fitted model in fp64.
         score = scores.metrics[task.info.metric]
         if best is None or score > best.score:
             best = _Fitted(score, strength, linear, scores)
@@ -144,6 +153,7 @@ def _fit_classes(
     weight, bias = np.zeros((width, states.shape[1])), np.full(width, _NEVER)
     classes = np.unique(targets)
     if len(classes) == 1:
+        # scikit-learn refuses a single class.
         bias[classes] = 0.0
         return weight, bias
     model = LogisticRegression(C=strength, max_iter=_MAX_ITERATIONS).fit(states, targets)

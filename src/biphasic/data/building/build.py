@@ -111,6 +111,7 @@ def build_corpus(
         root = source.folder(config.context)
         if root and folder.resolve().is_relative_to(root.resolve()):
             raise ConfigError(f"{folder}: inside the source {root}; choose a folder outside of it")
+    # Once, at the start: a dataset that changes during the build must not be read in two versions.
     config = config.at_commits()
     origin = corpus_origin(config, tasks)
     folders = CorpusFolders.below(folder)
@@ -149,6 +150,7 @@ def building(
 ) -> Iterator[Path | None]:
     """Lock a folder and yield its working folder; None if it is built. The record comes last."""
     with hold(folder / LOCK, remedy="choose another folder"):
+        # Under the lock, as another process may finish the build while this one waits.
         yield None if is_built_from(folder, origin) else _begin(folder, origin, say=say)
         # Its shards are as large as the text: what keeps them from being deleted is an error.
         with suppress(FileNotFoundError):
@@ -252,6 +254,7 @@ def corpus_origin(config: CorpusConfig, tasks: TaskTexts = NO_TASKS) -> dict[str
             }
         ),
         "tokenizer": _tokenizer_origin(config),
+        # Releases of this package may split text into other tokens, or train other vocabularies.
         "tokenizers": importlib.metadata.version("tokenizers"),
         "build_version": BUILD_VERSION,
     }
@@ -353,6 +356,8 @@ class TextSample:
                 self._kept.append((place, considered))
                 self._num_bytes += size
             while self._num_bytes > self._max_bytes:
+                # Texts kept at a rate are a part of those at twice the rate, so nothing has to be
+                # read again.
                 self._rate /= 2
                 self._kept = [(place, text) for place, text in self._kept if place < self._rate]
                 self._num_bytes = sum(len(text.encode()) for _, text in self._kept)
@@ -369,6 +374,7 @@ def _beginning(text: str, max_bytes: int) -> tuple[str, int]:
     encoded = text.encode()
     if len(encoded) <= max_bytes:
         return text, len(encoded)
+    # The cut may divide a character, whose bytes are dropped.
     cut = encoded[:max_bytes].decode(errors="ignore")
     return cut, len(cut.encode())
 
@@ -396,6 +402,7 @@ def _begin(folder: Path, origin: dict[str, Any], *, say: Callable[[str], None]) 
     remove_partials(folder)
     work.mkdir(exist_ok=True)
     remove_partials(work)
+    # Before any part, so that the next build knows from which settings the parts are.
     write_json(work / _BEGUN, origin)
     return work
 
@@ -458,6 +465,7 @@ def _assemble(
 def num_cores() -> int:
     """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
+        # A scheduler may give a process fewer cores than the machine has.
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 

@@ -75,6 +75,8 @@ class Reach:
             is_beyond = self.most_tokens is not None and tokens[last] > self.most_tokens
             num_kept = last if is_beyond else last + 1
             # Not the position of the next document, which may not have been read yet.
+            # A document that exceeds the limit ends the source, even if a shorter one would still
+            # fit.
             self.stop = int(index[last, POSITION]) + (not is_beyond)
         if num_kept:
             self.tokens, self.documents = int(tokens[num_kept - 1]), int(documents[num_kept - 1])
@@ -110,6 +112,7 @@ class Gathered:
     def parts(self, split: CorpusSplit) -> Iterator[ShardContent]:
         """Yield the documents of a split that are in the corpus, shard by shard."""
         for shard in self.shards[split]:
+            # Shards may reach beyond the end, as they are made before it is known.
             if num_kept := len(self._kept(shard)):
                 yield from read_shard(shard, num_kept)
 
@@ -178,6 +181,7 @@ class Gathering:
 
     def read(self) -> None:
         """Read the source to its end, or until its limit is filled."""
+        # Documents of two sources may have one id.
         prefix = f"{self._name}:" if len(self._blend.names) > 1 else ""
         documents = read_documents(self._source, self._blend.config.context)
         selected = self._selection.select(documents)
@@ -190,6 +194,7 @@ class Gathering:
                 self.count_finished(wait=self._fills_limit)
                 if self.reach.stop is not None:
                     break
+        # A filled limit needs no more training documents; held-out ones lie before the end, too.
         if self.reach.stop is None:
             self._order("train")
         self._order("heldout")
@@ -205,6 +210,7 @@ class Gathering:
             self._name, self._shards, list(self._licenses), self._left_out, self.reach.stop
         )
         if self.reach.stop is not None:
+            # Texts read beyond the end are in no corpus, and must not make later ones duplicates.
             self._selection.forget(int(gathered.last_row()[_MARK]))
         return gathered
 
@@ -411,6 +417,7 @@ class Blend:
 
 def token_quotas(shares: Sequence[float], total: int) -> list[int]:
     """Divide a number of tokens by shares, rounded down."""
+    # Exact fractions: a rounding error could move a quota, and so the corpus, by a token.
     exact = [Fraction(share) for share in shares]
     return [int(share * total / sum(exact)) for share in exact]
 

@@ -39,6 +39,8 @@ def with_mask_token(tokenizer: TextTokenizer) -> tuple[TextTokenizer, str]:
     """
     declared = tokenizer.special_tokens.get("mask")
     also = [role for role, token in tokenizer.special_tokens.items() if token == declared]
+    # Some vocabularies declare one token for several roles. Masked places would then look like
+    # padding or like the end of a text.
     if also == ["mask"]:
         return tokenizer, f"the tokenizer declares {declared} as its mask token"
     unfit = f"the declared {declared} is also the {also[0]} token; " if also else ""
@@ -46,9 +48,11 @@ def with_mask_token(tokenizer: TextTokenizer) -> tuple[TextTokenizer, str]:
     for token, why in _candidates(tokenizer, vocabulary):
         masked = tokenizer.with_mask(token)
         # In Unigram vocabularies, text can spell a token and get its id.
+        # Alone, between spaces and after a letter: rules for spaces differ between tokenizers.
         texts = (token, f"a {token} b{token}")
         if not any(masked.mask_id in masked.encode(text) for text in texts):
             return masked, unfit + why
+    # One more than there are entries, so a free name is among them.
     names = (f"<|mask_{number}|>" for number in range(1, len(vocabulary) + 2))
     token = next(name for name in (MASK, *names) if name not in vocabulary)
     reason = f"{unfit}no unused token, so {token} is added; the embedding grows by one row"
@@ -71,6 +75,7 @@ def find_token(token_id: int, corpus: Corpus) -> int | None:
     """Return the index of the first document that contains an id; None if there is none."""
     num_before = 0
     for _, tokens, lengths in corpus.shards():
+        # In blocks: comparing a whole shard would make an array of its length.
         for start, block in token_blocks(tokens):
             positions = np.flatnonzero(block == token_id)
             if len(positions):

@@ -143,6 +143,7 @@ class PairLearner(Learner):
             sequences = [sentence[:-2] for sentence in sentences]
             return _Prediction(sequences, owners, readers, places - 1, labels)
         copies = [copy for sentence in sentences for copy in self._masked(sentence)]
+        # MNTP predicts a masked token from the state before it, as its training did.
         positions = places if self.reading == "mlm" else places - 1
         return _Prediction(copies, owners, np.arange(len(copies)), positions, labels)
 
@@ -156,6 +157,7 @@ class PairLearner(Learner):
     def score(cls, task: ExampleTask, split: str, predicted: Any, reading: str = "") -> SplitScores:
         """Score pairs by the log-probabilities of both sentences, [num_pairs, 2]."""
         good, bad = predicted.T
+        # A tie is a coin flip: models that tie often must not gain by the order of the two.
         correct = np.where(good == bad, 0.5, good > bad)
         paradigms = tuple(example.group for example in task.splits[split])
         groups = np.array(paradigms)
@@ -186,6 +188,7 @@ class PairLearner(Learner):
         if protocol.reading is None:
             reading: Reading = "clm" if protocol.is_causal else usual_reading(model)
             protocol = protocol.model_copy(update={"reading": reading})
+        # A probability by CLM must not see what it predicts.
         attention = "causal" if protocol.reading == "clm" else "bidirectional"
         return protocol.model_copy(update={"attention": attention})
 
@@ -289,5 +292,6 @@ def _predicted(
         losses = [
             cross_entropy(head.logits(part), targets, reduction="none") for part, targets in groups
         ]
+        # In fp64: sums over sentences that differ by a word must not become equal by rounding.
         result[picked] = -torch.cat(losses).double().cpu().numpy()
     return result

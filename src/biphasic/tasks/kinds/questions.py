@@ -64,6 +64,7 @@ class Question(Example):
         if len(texts) != len(starts):
             raise row.error(f"{len(texts)} answer texts but {len(starts)} values of answer_start")
         for text, start in zip(texts, starts, strict=True):
+            # A wrong start would train the model on other words, without any error.
             if not text or start < 0 or context[start : start + len(text)] != text:
                 raise row.error(
                     f"the answer {text!r} is not at {start} in the context"
@@ -110,6 +111,7 @@ class AnswerLearner(Learner):
             self.num_truncated[split] = sum(part.cut)
             self.num_truncated[f"{split}_lost_answers"] = part.num_lost_answers
         longest = self.parts["train"].longest_answer
+        # No answer of training is longer, so longer spans are not searched.
         self.max_answer_tokens = self.protocol.max_answer_tokens or longest
         # Only if some training question has no answer may the model abstain.
         self.has_unanswerable = not all(question.answers for question in task.splits["train"])
@@ -130,6 +132,8 @@ class AnswerLearner(Learner):
         lengths = spans[:, 1] - spans[:, 0]
         columns = np.arange(int(lengths.max()))
         outside = torch.from_numpy(columns >= lengths[:, None]).to(hidden.device)
+        # Places beyond a window read row 0 and are hidden below, so windows of any length share a
+        # matrix.
         rows = torch.from_numpy(np.where(columns < lengths[:, None], spans[:, :1] + columns, 0))
         logits = head(hidden)[rows.to(hidden.device)]  # (windows, longest, 2)
         logits = logits.masked_fill(outside[:, :, None], -torch.inf).transpose(1, 2)
@@ -156,6 +160,7 @@ class AnswerLearner(Learner):
         questions = task.splits[split]
         answers = [[answer.text for answer in question.answers] for question in questions]
         tokens = task.tokens
+        # Decided by the reference answers, so that all models are scored in one way.
         if tokens is None and are_unspaced([text for texts in answers for text in texts]):
             tokens = "characters"
         scores = np.array(
@@ -288,6 +293,7 @@ class Span:
     def merge(self, other: Span) -> Span:
         """Return the better span, or the earlier one if they are equal."""
         best = other if other.score > self.score else self
+        # The lowest, as in BERT's code for SQuAD 2.0: one window that holds an answer is enough.
         return Span(best.score, best.start, best.end, min(self.no_answer, other.no_answer))
 
     def text(self, context: str, *, may_abstain: bool) -> str:
@@ -307,6 +313,7 @@ def best_span(logits: NDArray[np.floating], window: Window, *, max_answer_tokens
         return Span(no_answer=no_answer)
     context = logits[window.prefix : window.prefix + length]
     widths = min(max_answer_tokens, length)
+    # Row i of the view has the ends that a span from token i may have; -inf ends none.
     ends = np.concatenate([context[:, 1], np.full(widths - 1, -np.inf, dtype=context.dtype)])
     sums = context[:, :1] + np.lib.stride_tricks.sliding_window_view(ends, widths)
     start, width = divmod(int(sums.argmax()), widths)
@@ -330,6 +337,7 @@ def _answer_row(span: Span, context: str, *, may_abstain: bool) -> dict[str, Any
     }
     if not answer:
         return row
+    # `text` has stripped spaces, which moves the start.
     start = context.index(answer, span.start)
     return {**row, "start": start, "end": start + len(answer)}
 
@@ -432,6 +440,7 @@ def question_windows(
             len(ids), protocol.max_seqlen - len(prefix) - 1, overlap=protocol.window_overlap
         ):
             sequence = np.concatenate([prefix, ids[start:end], [tokenizer.eos_id]])
+            # A window without the whole answer points at BOS, as does a question without one.
             target = _NO_ANSWER, _NO_ANSWER
             if answer is not None and start <= answer[0] and answer[1] < end:
                 moved = len(prefix) - start

@@ -141,6 +141,7 @@ class RetrievalLearner(Learner):
         train = task.qrels.get("train", {}) if self.is_trained else {}
         self.qrels = {split: task.qrels[split] for split in self.scored}
         searched = {*searched_documents(task, self.protocol)}
+        # Training documents are tokenised as well, but not searched for it.
         learnt = {key for judged in train.values() for key, score in judged.items() if score > 0}
         # Descending, so that ties break as in trec_eval (`metrics.top_documents`).
         self.document_ids = tuple(sorted(searched | learnt, reverse=True))
@@ -186,9 +187,11 @@ class RetrievalLearner(Learner):
         # `np.isin` would sort all known codes again at every step.
         places = np.searchsorted(self.known, codes).clip(max=len(self.known) - 1)
         also_relevant = self.known[places] == codes
+        # The diagonal is each query's own document, its target.
         np.fill_diagonal(also_relevant, val=False)
         hidden_pairs = torch.from_numpy(also_relevant).to(logits.device)
         targets = torch.arange(len(pairs), device=logits.device)
+        # A relevant document as a negative would teach the contrary of its judgement.
         return cross_entropy(logits.masked_fill(hidden_pairs, -torch.inf), targets)
 
     def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:

@@ -79,6 +79,7 @@ class SimilarityLearner(Learner):
         from biphasic.tasks.metrics import pearson, rounding_ties, spearman
 
         values = np.array([example.score for example in task.splits[split]])
+        # Otherwise a collapsed model would have a correlation made of rounding errors.
         tied = rounding_ties(predicted)
         return SplitScores(
             {"spearman": spearman(values, tied), "pearson": pearson(values, tied)},
@@ -152,6 +153,7 @@ class ValueLearner(TextLearner):
     def mean_loss(self, outputs: Tensor, expected: Array) -> Tensor:
         import torch
 
+        # Labels of any scale then fit one learning rate, and a new head, whose outputs are near 0.
         standardized = self._standardized(expected).astype(np.float32)
         targets = torch.from_numpy(standardized).to(outputs.device)
         return torch.nn.functional.mse_loss(outputs.squeeze(1), targets)

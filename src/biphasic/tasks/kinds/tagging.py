@@ -144,6 +144,7 @@ class TagLearner(Learner):
         places = torch.from_numpy(rows[rows != _LOST]).to(hidden.device)
         labels = torch.from_numpy(tags[rows != _LOST]).to(hidden.device)
         logits = head(hidden.index_select(0, places))
+        # A batch may have only lost words, whose mean would be 0 / 0.
         total = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
         return total / max(1, len(labels))
 
@@ -195,6 +196,7 @@ class TagLearner(Learner):
         from biphasic.tasks.metrics import entity_scores, sentence_token_f1
 
         # For entity scores, a word without a prediction is outside every entity.
+        # Lost words count: leaving them out would favour tokenizers that lose many.
         names = {NO_PREDICTION: "O", **dict(enumerate(task.labels))}
         tags = [np.array(sentence.tags, dtype=np.int64) for sentence in task.splits[split]]
         token_f1 = sentence_token_f1(tags, predicted, num_labels=len(task.labels))
@@ -231,6 +233,7 @@ class TagLearner(Learner):
         for example, of_example in zip(examples, windows, strict=True):
             both = [*islice(of_parts, len(of_example))]
             tags = np.concatenate([part.best_tags(of_words) for part, of_words in both])
+            # In double precision the probabilities of a word add up to one.
             shares = softmax(np.concatenate([s for _, s in both]).astype(np.float64), axis=1)
             rows.append(_entity_row(example, tags, shares, labels=finetuned.record.labels))
         return rows, [of_example[0].is_cut for of_example in windows]
@@ -270,6 +273,7 @@ class _Aligned:
         from biphasic.tasks.encoding import frame
 
         ids, first, _, is_dropped = _tokens_of(words, tokenizer)
+        # BOS and EOS take two places. A word counts as read if its first token is.
         is_lost = is_dropped | (first >= max_seqlen - 2)
         sequence = frame(ids, tokenizer, max_seqlen=max_seqlen)
         return cls(sequence, np.where(is_lost, _LOST, first + 1), len(ids) + 2 > max_seqlen)
@@ -309,6 +313,7 @@ def _tokens_of(
     words: Sequence[str], tokenizer: TextTokenizer
 ) -> tuple[list[int], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
     """Join words; return their tokens, each word's first and last, and which words have none."""
+    # The joined text, as in pretraining; words one by one would lack the spaces between them.
     ids, offsets = tokenizer.encode_offsets(joined(words))
     lengths = np.array([len(word) for word in words], dtype=np.int64)
     word_ends = np.cumsum(lengths + np.array([len(gap) for gap in gaps(words)], dtype=np.int64))
@@ -334,6 +339,8 @@ def _word_logits(
 
     for indices, hidden, spans in encoder.batches([sentence.sequence for sentence in sentences]):
         chosen = [sentences[index] for index in indices]
+        # Lost words read row 0, so that every word has a row of logits, and their place in the
+        # result.
         rows = torch.from_numpy(_word_rows(chosen, spans).clip(0)).to(hidden.device)
         logits = head(hidden.index_select(0, rows)).cpu().numpy()
         borders = np.cumsum([len(sentence.positions) for sentence in chosen])[:-1]
@@ -380,6 +387,7 @@ def entity_borders(tags: Sequence[str]) -> list[tuple[int, int]]:
         goes_on = bool(borders) and borders[-1][1] == place - 1
         if tag.startswith("B-"):
             borders.append((place, place))
+        # seqeval's strict IOB2: an I- after another type, or after O, belongs to no entity.
         elif tag.startswith("I-") and goes_on and tags[borders[-1][0]][2:] == tag[2:]:
             borders[-1] = (borders[-1][0], place)
     return borders
@@ -425,6 +433,7 @@ def read_conll(path: Path, *, token_column: int | None, tag_column: int | None) 
     if not sentences:
         return []
     width = len(sentences[0].tokens[0])
+    # All sentences: numbers may be tokens of a text.
     is_counted = width > 2 and all(map(_is_counted, sentences))
     token = token_column or (2 if is_counted else 1)
     tag = tag_column or (3 if is_counted else width)
@@ -455,6 +464,7 @@ def _sentences(path: Path) -> Iterator[_Sentence]:
             sentence = _Sentence()
         elif columns[0] == _DOCUMENT:
             continue
+        # Comments stand above a sentence only; a token may begin with # as well.
         elif not sentence.tokens and columns[0].startswith("#") and not has_tag:
             if match := _SENTENCE_ID.fullmatch(text):
                 sentence.id = match[1].strip() or sentence.id

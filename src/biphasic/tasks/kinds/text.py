@@ -145,6 +145,8 @@ class TextLearner(Learner):
             self.expected[split] = self.answers(task, split)
             self.sequences[split] = self.framed([example.text for example in examples], split)
             if self.protocol.is_probe and task.info.has_pairs:
+                # `frozen` joins four vectors for a pair. Both sides are framed anew, so cuts are
+                # counted again.
                 self.num_truncated[split], self.states_read = 0, 4
                 sides = zip(*(example.pair for example in examples), strict=True)
                 self.sides[split] = [self.framed(side, split) for side in sides]
@@ -384,6 +386,7 @@ class LabelSetLearner(TextLearner):
 
     def decide(self, outputs: Array) -> Array:
         """Return a truth value for each label."""
+        # Its sigmoid is then above one half.
         return outputs > 0
 
     @classmethod
