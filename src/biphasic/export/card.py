@@ -115,7 +115,10 @@ def write_export_card(folder: Path, export: Export) -> None:
             ],
         },
         export=export,
-        engines=engines_tried(export.as_, is_graph=export.format == "onnx"),
+        # Engines were tried with encoders that read in both directions.
+        engines={}
+        if export.vectors.causal
+        else engines_tried(export.as_, is_graph=export.format == "onnx"),
         state=source.state,
         vectors=as_trained if as_trained.causal == export.vectors.causal else export.vectors,
         auto_classes=_auto_classes(export),

@@ -123,7 +123,8 @@ class TestForm:
             "## Engines": True,
             "An engine that ignores both runs the model causally": as_ == "llama",
             "## Needs transformers 5.2 or newer": as_ == "llama",
-            ", trust_remote_code=True)": as_ == "own",
+            f"tokenizer = AutoTokenizer.from_pretrained('OWNER/{as_}', trust": as_ == "own",
+            f"model = AutoModel.from_pretrained('OWNER/{as_}', trust": as_ == "own",
             "custom_code": as_ == "own",
             "AutoModelForSequenceClassification": as_ != "own",
         }
@@ -157,6 +158,13 @@ def test_scaled_rotary_positions_have_old_and_new_keys(make_family, tmp_path):
     assert config["rope_scaling"] == {key: rope[key] for key in rope if key != "rope_theta"}
 
 
+def test_a_class_of_its_own_with_scaled_rotary_positions_is_loaded(make_family, tmp_path):
+    """Without the class, transformers reads no tokenizer beside such a configuration."""
+    with forking():
+        out = export_model(make_family("llama3"), tmp_path / "out", as_="own")
+    assert config_of(out)["rope_scaling"]["rope_type"] == "llama3"
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_a_decoder_of_llamas_shape_stays_one(make_state, tmp_path):
     """Of a state that reads from left to right, nothing says that it reads both ways."""
@@ -166,7 +174,7 @@ def test_a_decoder_of_llamas_shape_stays_one(make_state, tmp_path):
     config = config_of(out)
     assert config["architectures"] == ["LlamaModel"]
     assert not BOTH_WAYS.keys() & config.keys()
-    assert "An engine that ignores both" not in (out / "README.md").read_text()
+    assert "## Engines" not in (out / "README.md").read_text()  # tried with encoders
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -148,6 +148,7 @@ def test_a_folder_has_the_best_form_and_agrees_with_transformers(one_thread, mak
     config = json.loads((made.folder / "config.json").read_text())
     assert made.record.needs_code == ((family, kind) in OWN_CLASS)
     assert ("trust_remote_code=True" in card) == ("custom_code" in card) == made.record.needs_code
+    assert ("tokens=True, trust_remote_code" in card) == made.record.needs_code
     body = config["encoder"] if made.record.needs_code else config
     assert body["model_type"] == ("eurobert" if family == "llama" else family)
     # Only a decoder is opened, and only its card says that old releases run it causally.
