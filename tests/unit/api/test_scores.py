@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
 from docs_page import DOCS
 from fake_study import FakeStudy
-from made_layout import write_cell
+from made_layout import write_cell, write_run
 from made_scores import scores_with_examples
 
 import biphasic
@@ -176,8 +176,26 @@ def test_pairs_that_are_named_are_corrected_together(tmp_path):
     assert "Exploratory" not in str(found)
     again = biphasic.analyze(tmp_path).compare(pairs)
     assert again.frame.equals(frame)
-    with pytest.raises(ConfigError, match="pairs: no model 'mm'"):
-        biphasic.compare(tmp_path, pairs=[("mm", "a")])
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ([("mm", "a")], "pairs: no model 'mm'"),
+        (["ab"], "pairs: 'ab' is no pair of two models"),
+        ([("a", "b", "c")], r"pairs: \('a', 'b', 'c'\) is no pair of two models"),
+        ([("a", "a")], r"pairs: \('a', 'a'\) is no pair of two models, such as"),
+        ([("a", "b"), ("b", "a")], "pairs: a and b are given more than once; compare them once"),
+        ([("a", "b"), ("a", "c")], "'a' and 'c' have no seeds in common on any dataset; leave"),
+    ],
+)
+def test_what_is_no_pair_is_refused(tmp_path, pairs, message):
+    for name, seeds in (("a", (0, 1)), ("b", (0, 1)), ("c", (7, 8))):
+        for seed in seeds:
+            test = 0.6 + 0.01 * (seed * ord(name) % 3)
+            write_run(tmp_path, f"results/{name}/sc/MNLI", "1e-4", seed, 0.9, test)
+    with pytest.raises((ConfigError, DataError), match=message):
+        biphasic.compare(tmp_path, pairs=pairs)
 
 
 def test_the_script_of_the_page_makes_a_plot(tmp_path, monkeypatch, capsys):

@@ -26,7 +26,7 @@ from biphasic.analysis.statistics.variance import variance_split
 from biphasic.analysis.text import csv_text, flat, listing, plain, score_text, short
 from biphasic.analysis.words import coverage_sentence, selection_sentence, words
 from biphasic.config import nearest
-from biphasic.errors import ConfigError, DataError
+from biphasic.errors import ConfigError, DataError, repeated
 from biphasic.palette import objective_styles
 from biphasic.shown import Shown, inline, table_lines
 
@@ -342,14 +342,18 @@ class Analysis(Shown):
         read, scores = self.scores.examples, self.scores
         if read is None:
             raise DataError(f"{scores.source}: no scores of single examples")
+        if scores.dataset(dataset).is_average:
+            raise DataError(f"{scores.source}: '{dataset}' is an average and has no examples")
         columns = {}
         for model in (*scores.models, *scores.baselines):
-            if scores.get(model.name, scores.dataset(dataset).name).estimate:
+            if scores.get(model.name, dataset).estimate:
                 found = read(model.name, dataset)
                 ids = Index(found.ids, name="example")
                 for seed, run in found.by_seed.items():
                     values = Series((PERCENT * run.scores).round(9) + 0.0, ids)  # no -0.0
                     columns[scores.written_names[model.name], seed] = values
+        if not columns:
+            raise DataError(f"{scores.source}: no model has a score on '{dataset}' yet")
         return concat(columns, axis=1, names=["model", "seed"])
 
     def to_json(self) -> dict[str, Any]:
@@ -390,13 +394,26 @@ class Analysis(Shown):
         """Test whether pairs of models differ, by default the best of each dataset and others."""
         scores = self.scores
         names = {written: name for name, written in scores.written_names.items()}
+        for pair in pairs:
+            if isinstance(pair, str) or len(pair) != 2 or pair[0] == pair[1]:
+                raise ConfigError(f"pairs: {pair!r} is no pair of two models, such as ('a', 'b')")
+        if again := repeated(" and ".join(sorted(map(str, pair))) for pair in pairs):
+            raise ConfigError(f"pairs: {again[0]} are given more than once; compare them once")
         if unknown := [name for pair in pairs for name in pair if name not in names]:
             raise ConfigError(f"pairs: no model '{unknown[0]}'{nearest(unknown[0], [*names])}")
         datasets = tuple(one.name for one in scores.datasets if not one.is_average)
         planned = tuple(Planned((names[a],), (names[b],), datasets) for a, b in pairs)
-        return Comparisons(
+        found = Comparisons(
             replace(scores, planned=planned or scores.planned), only_planned=bool(pairs)
         )
+        tested = {(one.first, one.second) for one in found.results()} if pairs else set()
+        for a, b in pairs:
+            if (names[a], names[b]) not in tested:
+                raise DataError(
+                    f"{scores.source}: '{a}' and '{b}' have no {scores.unit}s in common on any "
+                    "dataset; leave this pair out, or compare without pairs, which tests means"
+                )
+        return found
 
 
 @dataclass(frozen=True, repr=False)
