@@ -517,7 +517,7 @@ class KindRules(Rules):
 
     def encode(self) -> Problems:
         """Encoding again gives the same sequences, none longer than `max_seqlen`."""
-        first, again = self._learner, self._encoded()
+        first, again = self._learner, self._again
         sizes = [(task.num_train, task.num_outputs, task.num_truncated) for task in (first, again)]
         pairs = zip(first.trained_sequences, again.trained_sequences, strict=False)
         if sizes[0] != sizes[1] or not all(np.array_equal(*pair) for pair in pairs):
@@ -552,6 +552,9 @@ class KindRules(Rules):
         """The same model has the same scores, whatever was drawn before."""
         if self._is_impure():
             yield "a second evaluation gives other scores"
+        # `encode` sees the sequences for training alone.
+        elif self._output(self._again) != self._expected:
+            yield "a second encoding gives other scores; draw no random numbers"
 
     def batches(self) -> Problems:
         """Scores are the same however a split is divided into batches."""
@@ -592,16 +595,20 @@ class KindRules(Rules):
         return self._encoded()
 
     @cached_property
+    def _again(self) -> Learner:
+        return self._encoded()
+
+    @cached_property
     def _head(self) -> nn.Module:
         width, generator = self._encoder.model.config.hidden_size, torch.Generator().manual_seed(0)
         return new_head(width, self._learner.num_outputs, generator=generator)
 
-    def _scored(self, encoder: Encoder) -> dict[str, SplitScores]:
+    def _scored(self, encoder: Encoder, learner: Learner | None = None) -> dict[str, SplitScores]:
         with torch.inference_mode():
-            return self._learner.evaluate(encoder, self._head)
+            return (learner or self._learner).evaluate(encoder, self._head)
 
-    def _output(self) -> Any:
-        scores = self._scored(self._encoder).items()
+    def _output(self, learner: Learner | None = None) -> Any:
+        scores = self._scored(self._encoder, learner).items()
         return {split: (scored.ids, [*map(float, scored.scores)]) for split, scored in scores}
 
 

@@ -186,6 +186,14 @@ Learner.mean_loss = lambda self, outputs, expected: outputs.mean(dim=0)
     facts = replace(Classification.facts, metrics=(metric_facts("f1"),))
 """)),
         "pure": (KIND, ("# END", EVALUATE.format("added = random.random()"))),
+        "pure, encoded": (KIND, ("# END", '''
+def encode(self, task):
+    Classification.learner.encode(self, task)
+    self.sequences["test"] = self.sequences["test"][next(drawn):] * 2
+    self.sequences["test"] = self.sequences["test"][: len(task.splits["test"])]
+Learner.encode = encode
+drawn = iter(range(99))
+''')),
         "batches": (KIND, ("# END", EVALUATE.format(
             'added = [len(some) for some, *_ in encoder.batches(self.sequences["test"])][0]'
         ))),
