@@ -118,6 +118,23 @@ def test_phases_with_lora_are_probed_trained_and_exported(cli, text_file, tmp_pa
     assert code == 0, err
 
 
+def test_a_run_with_lora_is_interrupted_cleaned_and_continued(cli, tmp_path, text_file):
+    """Each call makes one or two updates, and probes the model, also one with LoRA."""
+    of_lora = {"objective": "mlm", "steps": 2, "lora": {"rank": 2}}
+    phases = [{"objective": "clm", "steps": 2}, of_lora]
+    raw = {"model": "pico", "phases": phases, "learning_rate": {"peak": 1e-3}, "max_seqlen": 32}
+    recipe, runs = tmp_path / "recipe.yaml", tmp_path / "runs"
+    recipe.write_text(json.dumps(raw), encoding="utf-8")
+    command = ("pretrain", recipe, "--corpus", text_file, "--root", runs)
+    codes, before = [], set[Path]()
+    for _ in range(3):
+        code, _, err = cli(*command, "--max-time", "00:00:00")
+        codes.append(code)
+        assert before <= (before := {*states(runs)}), err
+        cli("study", "clean", "--root", runs, "--delete")
+    assert (codes, len(states(runs))) == ([130, 130, 0], 2)
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_run_again_finds_the_training_done(decoder, adapt, tmp_path):
     adapt(decoder, "--format", "hf")

@@ -106,7 +106,10 @@ def train_recipe(
         vocab_size = data.tokenizer.vocab_size
         if text := cost_here(recipe, start=segment.start, vocab_size=vocab_size, compute=compute):
             say(text)
-    states = filter(None, (segment.id, segment.parent))
+    # Those where LoRA begins or ends are not reached from the last one before it exists.
+    identities = segment.arm.lineage.identities
+    borders = [identities[step] for step in recipe.lora_borders(0, recipe.total_steps)]
+    states = filter(None, (segment.id, segment.parent, *borders))
     folders = [paths.train.parent, *paths.corpora.values()]
     record_pin(store, segment.id, made_by="pretrain", states=states, data=folders)
     name = readable_name(recipe_name(recipe), segment.id)
