@@ -17,6 +17,7 @@ from biphasic.data.rows import BatchShape, RowPlan
 from biphasic.errors import ConfigError, DataError, StoppedError
 from biphasic.execution.job import job_path
 from biphasic.files import file_sha256
+from biphasic.study.plan.finished import outdated_arms
 from biphasic.study.resolve import resolve
 from biphasic.study.run.jobs import load_job
 from biphasic.study.study import Study
@@ -79,6 +80,22 @@ def test_arms_share_states_until_their_text_differs(texts, tmp_path):
         study(texts, arms=[{"name": "a", "phases": [clm(4)]}]), tmp_path / "a"
     ).plan.arms
     assert alone.lineage.identities == trunk
+
+
+def test_edited_text_of_a_phase_is_no_other_version_of_biphasic(texts, tmp_path):
+    """A copy of a state's recipe on other text is no work of other code."""
+    phases, runs = recipe(texts)["phases"], tmp_path / "runs"
+    pretrain(recipe(texts), corpus=corpus(texts), root=runs, quiet=True)
+    own = {key: value for key, value in recipe(texts).items() if key != "phases"}
+    arms = [{"name": "pretrain", "phases": phases}]
+    settings = {"corpus": corpus(texts), "recipe": own, "arms": arms}
+    before, after = [], []
+    for plans in (before, after):
+        plan = resolve(Study(study(texts, **settings), runs), missing="placeholder").plan
+        plans += [outdated_arms(plan), len(plan.assumed)]
+        with texts.with_name("better.jsonl").open("a") as file:
+            file.write("\n" + json.dumps({"text": SEEN + " more"}))
+    assert (before, after) == ([[], 0], [[], 1])
 
 
 def test_a_phase_reads_its_corpus_from_the_start_and_the_ledger_says_so(texts, tmp_path):
@@ -272,11 +289,14 @@ REFUSED = {
 
 
 @refusals(REFUSED)
-def test_what_a_phase_cannot_read_is_refused_before_any_step(texts, tmp_path, given, error, parts):
+def test_what_a_phase_cannot_read_is_refused_before_any_text_is_read(
+    texts, tmp_path, given, error, parts
+):
     phases = [clm(3), {"objective": "mlm", "steps": 3, **given}]
     settings = {"corpus": corpus(texts), "root": tmp_path / "runs", "quiet": True}
     refused(error, parts, pretrain, recipe(texts) | {"phases": phases}, **settings)
     assert not (tmp_path / "runs/store/states").exists()
+    assert not [*tmp_path.glob("runs/store/data/*/tokenizer")]
 
 
 def test_text_for_a_finished_run_corpus_must_be_named(texts, tmp_path):

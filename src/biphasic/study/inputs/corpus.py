@@ -273,8 +273,11 @@ def prepare_corpus(
     recipes: Sequence[Recipe] = (),
 ) -> DataPaths:
     """Build the corpus of a study, and those of its phases, unless they are built."""
-    # The pretrained model is checked before the corpus is built, which may take hours.
+    # All else is checked before the corpus is built, which may take hours.
     if config.folder is None and not is_built(folder):
+        for own in phase_corpora(recipes).values():
+            if isinstance(own, CorpusConfig):
+                locate_corpus(own.at_commits(), store)  # a source may be missing
         # Imported here: commands that only look for the corpus start faster.
         from biphasic.data.building.gather import build_bar  # noqa: PLC0415
         from biphasic.progress import progress_bar, say_on  # noqa: PLC0415

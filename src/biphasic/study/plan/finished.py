@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +133,8 @@ def outdated_arms(plan: Plan) -> list[str]:
     others = _unplanned_states(plan)
     notes: list[str] = []
     for arm in missing:
-        recipe, corpus = arm.recipe.model_dump(mode="json"), arm.lineage.fingerprint.corpus_hash
-        key = _key(recipe, arm.recipe.total_steps, corpus)
+        recipe = arm.recipe.model_dump(mode="json")
+        key = _key(recipe, arm.recipe.total_steps, asdict(arm.lineage.fingerprint))
         if key in others:
             state, before = others[key]
             now = references_in(recipe)
@@ -148,7 +148,7 @@ def outdated_arms(plan: Plan) -> list[str]:
 
 
 def _unplanned_states(plan: Plan) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return the states of a store that a plan does not have, by recipe, step and corpus."""
+    """Return the states of a store that a plan does not have, by recipe, step and data."""
     # Recipes with other code of a plugin have the same key, so each state is with its own recipe.
     planned = {segment.id for segment in plan.segments}
     names: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -158,15 +158,16 @@ def _unplanned_states(plan: Plan) -> dict[str, tuple[str, dict[str, Any]]]:
             continue
         try:
             state = read_json(path)
-            key = _key(state["recipe"], state["step"], state["ground"]["corpus_hash"])
+            key = _key(state["recipe"], state["step"], state["ground"])
         except (DataError, KeyError, TypeError):
             continue  # of a version too old to compare, or of another program
         names[key] = name, state["recipe"]
     return names
 
 
-def _key(recipe: object, step: int, corpus_hash: str) -> str:
-    return without_code(canonical_json({"recipe": recipe, "step": step, "corpus": corpus_hash}))
+def _key(recipe: object, step: int, ground: Mapping[str, Any]) -> str:
+    data = [ground["corpus_hash"], ground.get("pretrained"), ground.get("corpora") or {}]
+    return without_code(canonical_json({"recipe": recipe, "step": step, "data": data}))
 
 
 @dataclass(frozen=True)
