@@ -84,6 +84,7 @@ class Pairs:
             self.vectors: NDArray[np.float32] | None = (
                 np.load(folder / _VECTORS, mmap_mode="r") if has_vectors else None
             )
+        # One number for each pair, so that a batch finds known answers by a binary search.
         self.known = np.unique(self.queries * self.num_texts + self.positives)
 
     def __len__(self) -> int:
@@ -138,6 +139,8 @@ def write_pairs(
     rows: list[tuple[int, int, list[int], tuple[float, ...], str]] = []
     for pair in pairs:
         of_pair = (pair.query, pair.positive, *pair.negatives)
+        # Each text once: documents are answers of one query and negatives of others, and a teacher
+        # embeds each of them once.
         query, positive, *negatives = (texts.setdefault(text, len(texts)) for text in of_pair)
         rows.append((query, positive, negatives, pair.scores, pair.source))
     if not rows:
@@ -151,6 +154,7 @@ def write_pairs(
     })  # fmt: skip
     columns = dict(zip(schema.names, zip(*rows, strict=True), strict=True))
     with complete_folder(folder) as partial:
+        # `large_string`, as offsets of 32 bits end at 2 GiB of text.
         _write(partial / _TEXTS, pa.table({"text": pa.array(texts, pa.large_string())}))
         _write(partial / _PAIRS, pa.table(columns, schema=schema))
         content_hash = _content_hash(texts, rows)
@@ -193,8 +197,10 @@ def _content_hash(texts: Iterable[str], rows: Iterable[tuple[Any, ...]]) -> str:
     hasher = hashlib.sha256()
     for text in texts:
         encoded = text.encode()
+        # Lengths first, as "ab" and "c" would otherwise hash like "a" and "bc".
         hasher.update(len(encoded).to_bytes(8, "little"))
         hasher.update(encoded)
+    # Where a pair comes from changes no step, so equal pairs of other sources give equal states.
     for *row, _source in rows:
         hasher.update(repr(tuple(row)).encode())
     return hasher.hexdigest()
@@ -343,6 +349,7 @@ def chosen_pairs(pairs: Pairs, heldout_fraction: float, split: CorpusSplit) -> N
     if not heldout_fraction:
         return np.arange(len(pairs) if split == "train" else 0)
     queries, of_pair = np.unique(pairs.queries, return_inverse=True)
+    # By query, so that no query is in both splits with different answers.
     splits = [split_of(digest_of(text), heldout_fraction) for text in pairs.texts(queries)]
     return np.flatnonzero((np.array(splits) == split)[of_pair])
 
@@ -379,6 +386,7 @@ class PairReader:
         negatives = [row for number in numbers.tolist() for row in self._negatives(number)]
         queries, owners = np.unique(self._pairs.queries[numbers], return_inverse=True)
         positives = self._pairs.positives[numbers]
+        # Without repeats: the same document twice would be its own negative.
         documents = np.unique(np.concatenate([positives, np.array(negatives, dtype=np.int64)]))
         codes = queries[:, None] * self._pairs.num_texts + documents
         known = self._pairs.known  # sorted, so that a step sorts nothing
@@ -432,6 +440,8 @@ class PairReader:
         """Return the pairs of a batch; it may end an epoch and begin the next."""
         places = np.arange(place, place + self._reading.batch)
         epochs, indices = np.divmod(places, len(self._chosen))
+        # As for documents: the pairs of a step follow from seed and place alone, also after a
+        # resume.
         shuffle = partial(stream, "training pairs", self._data_seed)
         parts = [
             permute(shuffle(epoch), indices[epochs == epoch], len(self._chosen))

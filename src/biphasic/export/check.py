@@ -48,6 +48,7 @@ TEXTS = (
     "An encoder reads a sentence in both directions.",
     "Zwölf Boxkämpfer: 世界, naïve cafés & 3.14 😀",
     "def add(a, b):\n    return a + b  # two\tspaces",
+    # Longer than most limits, so that truncation is compared as well.
     "again and again " * 800 + "the end",
     "",
 )
@@ -133,6 +134,7 @@ def _sequences(
     tokenizer: TextTokenizer, config: PretrainedConfig, *, limit: int | None
 ) -> list[NDArray[np.int64]]:
     """Draw token ids between BOS and EOS in three lengths, the last longer than short windows."""
+    # Within a window, a model that ignores its windows computes the same.
     windows = [getattr(config, name, None) or 0 for name in ("sliding_window", "local_attention")]
     beyond = [window + 9 for window in windows if window + 9 <= _LONGEST]
     lengths = [min(length, limit or length) for length in (_SHORT, _MIDDLE, max(_LONG, *beyond, 0))]
@@ -142,6 +144,8 @@ def _sequences(
     for number, length in enumerate(lengths):
         draws = stream("export", number).random_raw(length - 2) % np.uint64(len(plain))
         inner = plain[draws.astype(np.int64)]
+        # Plain tokens only: padding or masks inside a text change positions or states in some
+        # families.
         sequences.append(np.array([tokenizer.bos_id, *inner, tokenizer.eos_id], dtype=np.int64))
     return sequences
 
@@ -181,6 +185,7 @@ def check_export(
     request = {
         "folder": str(folder.resolve()),
         "sequences": reference.sequences,
+        # The last token before EOS is another one: what changes before it has read to the right.
         "changed": [*probe[:-2], other, probe[-1]],
         "probe": probe,
         "pad_id": roles["pad"],
@@ -211,6 +216,7 @@ def check_export(
             outputs["fp64"], {key: double[key] for key in expected | pooled}
         )
         precision = "fp64"
+    # A NaN is unequal to itself, so it counts as the largest.
     what, largest = max(differences.items(), key=lambda item: (item[1] != item[1], item[1]))
     if not largest <= TOLERANCE:  # NaN is not
         raise ModelError(
@@ -241,6 +247,7 @@ def _ask(
     request: dict[str, Any], expected: dict[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
     """Run the script in a separate process; return its report, and its outputs by precision."""
+    # The fresh process must check the transformers that is used here, and is isolated from paths.
     packages = Path(transformers.__file__).parents[1]
     with tempfile.TemporaryDirectory(prefix="biphasic-check-") as name:
         work = Path(name)
@@ -248,6 +255,7 @@ def _ask(
         with naming(work):
             save_file(expected, work / "expected.safetensors")
         done = subprocess.run(  # noqa: S603 - our own script, no shell
+            # `-I` ignores PYTHONPATH and the current folder, from which biphasic could be imported.
             [sys.executable, "-I", str(_SCRIPT), str(work), str(packages)],
             capture_output=True,
             text=True,
@@ -257,6 +265,7 @@ def _ask(
             # The device affects rounding, and others may be using a GPU.
             env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         )
+        # A signal says nothing about the export, unlike an error.
         if done.returncode < 0:
             raise BiphasicError(
                 f"the process that checks the export was ended by signal {-done.returncode} (out "
@@ -300,6 +309,7 @@ def _require_direction(tensors: dict[str, Tensor], reference: Reference) -> None
     if reference.vectors.causal:
         if bool((moved > 0).any()):
             raise ModelError("transformers does not run the exported model causally")
+    # Any change at all: a causal model gives exactly 0, whatever rounding is.
     elif not bool((moved > 0).all()):
         raise ModelError(
             "transformers runs the exported model causally: a token's state does not depend on "
@@ -325,6 +335,7 @@ def check_states(
     with torch.inference_mode():
         ours, spans = Encoder(model, pad_id).states(sequences)
     del model  # there may not be memory for two
+    # One text for each pass, so that neither padding nor packing takes part.
     alone = on_compute_device(load_encoder(folder, batching="padded")).eval()
     check_contract(alone, causal=False)
     with torch.inference_mode():

@@ -76,6 +76,8 @@ def open_source(model: Path | str, *, revision: str | None = None) -> Source:
     local = fetch_model(model, revision=revision)
     folder = local.folder
     weight_files(folder)
+    # A state whose weights somebody has changed is an ordinary model: its record describes other
+    # weights.
     state = None  # also if the folder's files do not match its records
     if claimed_identity(folder) == local.identity:
         path = folder / "state.json"
@@ -88,6 +90,8 @@ def open_source(model: Path | str, *, revision: str | None = None) -> Source:
             f"{folder}: the tokenizer has no mask token, which an encoder needs; 'biphasic "
             f"tokenizer check {folder}' suggests one to declare, and 'biphasic adapt' trains it"
         )
+    # More rows than tokens are usual (padding to multiples of 64); fewer would be read out of
+    # bounds.
     if tokenizer.vocab_size > limits.num_embeddings:
         raise DataError(
             f"{folder}: the tokenizer has ids up to {tokenizer.vocab_size - 1}, but the model has "
@@ -155,6 +159,7 @@ def write_model(
     # such as RoBERTa, keep their own.
     if first_position(model) == 0:
         model.config.pad_token_id = source.tokenizer.pad_id
+    # Before the logits of the probe, which must be those of the written weights.
     round_weights(model, dtype)
     if has_head:
         head = model.get_output_embeddings()
@@ -225,6 +230,8 @@ def round_weights(model: PreTrainedModel, dtype: Dtype) -> None:
     """Round weights to a precision in place; they stay fp32 tensors."""
     if dtype == "float32":
         return
+    # They stay fp32 tensors, so that both sides of the check compute in fp32 and differ by rounding
+    # alone.
     for tensor in model.state_dict().values():  # shares memory with the model
         if tensor.is_floating_point():
             tensor.copy_(tensor.to(getattr(torch, dtype)))
@@ -305,6 +312,7 @@ def _load(folder: Path, config: PretrainedConfig) -> tuple[PreTrainedModel, bool
         return _load_body(folder, config), False
     model, report = _from_pretrained(kind, folder, config)
     body = f"{model.base_model_prefix}."
+    # A head without weights would be drawn at random, and predict noise.
     missing = report["missing_keys"]
     refuse_missing(folder, [key for key in missing if key.startswith(body)])
     return (_load_body(folder, config), False) if missing else (model, True)
@@ -364,6 +372,7 @@ def write_sentence_transformers(
     reading = {
         "max_seq_length": max_seqlen,
         "do_lower_case": False,
+        # A text that spells a special token is plain text, as in training.
         "tokenizer_args": {"split_special_tokens": True},
     }
     settings = {
@@ -403,11 +412,13 @@ def write_merge(
         refuse_existing(out)
     sides = [fetch_model(model) for model in (base, adapted)]
     tokenizer = TextTokenizer.load(sides[1].folder)
+    # Rows of the embeddings are merged by number, so equal numbers must be equal tokens.
     if difference := token_difference(sides[0].folder, tokenizer):
         named = f"{sides[0].folder}: {difference} that of {sides[1].folder}"
         raise ModelError(f"{named}; merge models of one tokenizer")
     identities = {"base": sides[0].identity, "adapted": sides[1].identity}
     # Merges without groups have the identities that they had before there were groups.
+    # `float`, as 1 and 1.0 are written differently and would give two identities.
     settings: dict[str, Any] = {**identities, "weight": float(weight), "method": method}
     if groups:
         settings["groups"] = {group: float(share) for group, share in groups.items()}
@@ -424,6 +435,7 @@ def write_merge(
                 return out
         refuse_existing(out)
         bodies = [empty_body(side.folder).named_parameters() for side in sides]  # without weights
+        # By bodies without weights, before gigabytes are read.
         _check_shapes(*({name: tuple(tensor.shape) for name, tensor in body} for body in bodies))
         models = [load_pretrained(side.folder, head_for=()) for side in sides]
         before, after = map(saved_tensors, models)
@@ -515,7 +527,9 @@ def _between(before: Tensor, after: Tensor, share: float, method: Method) -> Ten
     shares = 1 - share, share
     if method == "spherical":
         lengths = float(before.norm()) * float(after.norm())
+        # Tensors of zeros have no angle, and are merged linearly.
         cosine = float((before * after).sum()) / lengths if lengths else 1.0
+        # Rounding may leave the range of a cosine.
         angle = math.acos(min(max(cosine, -1.0), 1.0))
         # The sine of a small angle, or of a half turn, leaves no digits.
         if _LEAST_ANGLE < angle < math.pi - _LEAST_ANGLE:

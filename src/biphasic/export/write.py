@@ -85,6 +85,7 @@ def write_export(
         raise ConfigError("precision: bf16 is not supported for ONNX; use fp32")
     settings: dict[str, Any] = {"format": format, "as_": as_, "dtype": dtype}
     settings["max_shard_size"] = max_shard_size
+    # A folder of something else is refused before a model is fetched.
     find_made(out)
     source = open_source(model, revision=revision)
     causal = format != "hf" and TrainedVectors.of(source.state).causal
@@ -262,6 +263,7 @@ class _Encoder(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         states = self.body(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         weights = attention_mask
+        # Chosen by the mask, as padding may be on either side.
         if self.pooling != "mean":
             seen = attention_mask.cumsum(1)
             weights = weights * (seen == (1 if self.pooling == "first" else seen[:, -1:]))
@@ -304,6 +306,7 @@ def _export(encoder: _Encoder, file: Path, *, folder: Path) -> None:
     from torch.onnx.errors import OnnxExporterError  # noqa: PLC0415
 
     axes = {0: "batch_size", 1: "sequence_length"}
+    # Two rows of different lengths: torch would fix a size of 1 in the graph.
     sample = _batch(encoder.body, [7, 5])
     try:
         with torch.no_grad(), traceable_longrope(encoder.body):
@@ -317,6 +320,7 @@ def _export(encoder: _Encoder, file: Path, *, folder: Path) -> None:
                 verbose=False,
             )
     except OnnxExporterError as error:
+        # torch reports its stages; the first cause says which operation it cannot export.
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
@@ -366,6 +370,7 @@ class _ByLength(nn.Module):
         self.long = _fixed(rotary, length=self.limit + 1)
 
     def forward(self, states: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        # As transformers decides, by the longest of a batch.
         is_long = position_ids.max() >= self.limit
         short_cos, short_sin = self.short(states, position_ids)
         long_cos, long_sin = self.long(states, position_ids)
@@ -399,6 +404,7 @@ def _compare(encoder: _Encoder, file: Path, *, folder: Path) -> float:
             difference = _difference(ours, theirs, mask)
             if not difference <= TOLERANCE:
                 # Rounding is no error: about as near to fp64 as torch's outputs in fp32 are.
+                # A copy, as later probes read in fp32 again.
                 exact = _run(copy.deepcopy(encoder).double(), probe)[name]
                 rounding = _ROUNDING * _difference(exact, ours, mask)
                 if not _difference(exact, theirs, mask) <= rounding:
@@ -436,6 +442,7 @@ def _probes(body: PreTrainedModel) -> Iterator[Probe]:
     yield _batch(body, [min(9, longest)])
     yield _batch(body, [min(21, longest)] * 3)
     yield _batch(body, [min(21, longest), min(17, longest), 1, 2])
+    # Tokenizers of decoders often pad on the left.
     yield _batch(body, [3, min(30, longest)], left=True)
     yield _batch(body, [longest, 4])
 
@@ -445,6 +452,7 @@ def _batch(body: PreTrainedModel, lengths: list[int], *, left: bool = False) -> 
     draws = stream("onnx", 0).random_raw(shape[0] * shape[1]).reshape(shape)
     input_ids = (draws % np.uint64(body.config.vocab_size)).astype(np.int64)
     pad_id = body.config.pad_token_id or 0
+    # Families that count positions by padding would see holes in a text.
     input_ids[input_ids == pad_id] = pad_id + 1 if pad_id == 0 else pad_id - 1
     places = np.arange(shape[1])[:: -1 if left else 1]
     is_token = places < np.array(lengths)[:, None]

@@ -119,6 +119,7 @@ def inspect_corpus(
 
 def length_bins(lengths: NDArray[np.int64]) -> tuple[LengthBin, ...]:
     """Count documents by length: 1, 2 to 3, 4 to 7, ... tokens, from the first to the last bin."""
+    # Bins by powers of two, as lengths of documents spread over several orders of size.
     exponents = np.frexp(lengths)[1] - 1  # exact, unlike a logarithm
     documents = np.bincount(exponents)
     tokens = np.bincount(exponents, weights=lengths)
@@ -262,6 +263,8 @@ def _contradictions(corpus: Corpus) -> Iterator[tuple[Path, str]]:
         largest = max((int(block.max()) for _, block in token_blocks(tokens)), default=-1)
         if largest >= details.vocab_size:
             yield file, f"has the token {largest}, beyond the vocabulary"
+    # The manifest vouches for files; identities of states contain this hash, so it is computed
+    # again.
     if content_hash_of(corpus) != corpus.content_hash:
         yield folder / DETAILS, "its content hash does not match the tokens"
 
@@ -301,6 +304,7 @@ def merge_builds(
     # Check everything before writing.
     train = _open_matching([part.train for part in parts])
     heldout = _open_matching([part.heldout for part in parts])
+    # The first of each: `_open_matching` has compared the others with them.
     for corpus in (train[0], heldout[0]):
         verify_tokenizer(parts[0].tokenizer, corpus)
     fractions = {

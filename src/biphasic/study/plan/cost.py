@@ -105,11 +105,13 @@ def run_flops(body: int, task: PlannedTask, example_tokens: int) -> int:
     """Count the FLOPs of one run, without attention: of its training, or of its test examples."""
     # Six per weight of the body and token are for training, two for scoring.
     if task.is_trained and task.protocol.is_probe:
+        # A probe reads each example once, without gradients.
         passes = 2 * sum(task.num_examples.values())
     elif task.is_trained:
         passes = 6 * task.num_steps * task.protocol.batch_size
     else:  # a search reads its corpus as well, whose size is not known here
         passes = 2 * task.num_examples.get("test", 0)
+    # Examples are not tokenised for a plan, so their length is assumed.
     length = min(example_tokens, task.protocol.max_seqlen)
     return passes * body * KINDS[task.info.kind].facts.texts_per_item * length
 
@@ -166,6 +168,7 @@ def _local_shape(folder: str) -> ModelShape | None:
 def _row_flops(shape: ModelShape, placed: PlacedPhase, first: int, last: int) -> int:
     """Count the FLOPs of one row over the steps `first` to `last` of a phase."""
     length = placed.batches.max_seqlen
+    # Every step costs the same, and plans have phases of a hundred thousand steps.
     if is_steady(placed):
         return (last - first) * objective_flops(shape, placed.phase, length=length)
     flops: dict[str, int] = {}

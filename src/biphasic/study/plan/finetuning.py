@@ -76,6 +76,7 @@ class FinetuneGroup:
         """The runs that are due, by name of the scored task; all tasks have them in one order."""
         if not self.beyond:
             return self._possible
+        # Read from the store at each call: which runs are due changes while results arrive.
         due = due_runs([*self._possible.values()], len(self.beyond), self.store)
         return {name: tuple(runs[at] for at in due) for name, runs in self._possible.items()}
 
@@ -115,6 +116,8 @@ class FinetuneGroup:
         training = self.training
         return FinetuneJob(
             id=self.id,
+            # By training, not by job: two jobs that share a training must not train it at the same
+            # time.
             lock=self.training_id,
             label=self.label,
             store=self.store,
@@ -268,6 +271,7 @@ def _unread_prompts(task: PlannedTask, prompts: Mapping[str, str]) -> Iterator[s
             name = f"{role}_template"
             usual: str = getattr(kind, name, "")
             if prompt and usual and not (getattr(description, name) or usual).startswith(prompt):
+                # As JSON, which YAML reads as well, whatever line breaks and quotes a prompt has.
                 unread.append(f"{name}: {json.dumps(prompt + usual, ensure_ascii=False)}")
     if unread:
         lines = ", ".join(unread)
@@ -288,6 +292,8 @@ def task_determinants(task: PlannedTask) -> dict[str, Any]:
 def _run_determinants(state: str, task: PlannedTask) -> dict[str, Any]:
     """Return everything that determines the scores of a state on a task, except rate and seed."""
     shared = {"finetuning_version": FINETUNING_VERSION, "state": state}
+    # The rest of a protocol decides only how a model is trained, so tasks that are merely scored
+    # have identities without it.
     if task.trainer is None and task.is_trained:
         return {**shared, **_training_determinants(task)}
     scored = {
@@ -390,6 +396,7 @@ def plan_baselines(
 ) -> Iterator[PlannedBaseline]:
     """Yield the baselines of tasks; `vectors` are by arm, `seeds` those of the fine-tunings."""
     # Arms of one width and tokenizer share their vectors, which the first of them names.
+    # Reversed, as the last one set wins: the first arm shall give the name.
     first = {one: arm for arm, one in reversed([*vectors.items()]) if one}
     named = {
         RANDOM_VECTORS if len(first) == 1 else f"{RANDOM_VECTORS}:{arm}": one
@@ -405,9 +412,12 @@ def plan_baselines(
         for baseline in kind.baselines if has_own else ():
             if baseline == RANDOM_VECTORS:
                 for name, one in named.items():
+                    # Several draws, as one table of random vectors may be lucky.
                     for draw in range(DRAWS):
                         yield PlannedBaseline(baseline, name, task, draw, one)
             else:
+                # Floors that learn read the same drawn examples as the encoders that they are
+                # compared with.
                 own = seeds if is_drawn and baseline in TRAINED else (ZERO_SHOT_SEED,)
                 for seed in own:
                     yield PlannedBaseline(baseline, baseline, task, seed)

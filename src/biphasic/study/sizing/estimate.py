@@ -150,6 +150,7 @@ def _needed(training: Training, placed: PlacedPhase) -> int:
 def _peak(training: Training, placed: PlacedPhase, most: int | None = None) -> Memory:
     """Return the memory of a process at the peak of a step, in passes of at most so many rows."""
     needed, length = _needed(training, placed), placed.batches.max_seqlen
+    # More rows than a step has are asked for, too: how many would fit is part of the estimate.
     rows = needed if most is None else most
     # Each part of a step has passes of its own.
     num_parts = max(len(turn.parts) for turn in placed.phase.turns)
@@ -198,6 +199,7 @@ def _rows_that_fit(training: Training, placed: PlacedPhase, memory: float) -> in
         return _peak(training, placed, rows).total <= memory
 
     # The memory of one pass, and of several, grows with the rows; of several, it is larger.
+    # Bisection, as the peak changes between moments and has no formula to solve for the rows.
     low, high = (needed, _MOST_ROWS) if fits(needed) else (0, needed)
     while high - low > 1:
         middle = (low + high) // 2
@@ -218,6 +220,7 @@ def _suggested(phases: tuple[PhaseEstimate, ...], devices: int) -> dict[str, Any
             if number < phase.rows_per_device
         ]
         limit = min(limits, default=0)
+        # One limit serves all phases, and must hold a row of each.
         if limits and limit < max(phase.max_seqlen for phase in phases):
             continue
         found: dict[str, Any] = {"processes": devices} if devices > 1 else {}
@@ -372,4 +375,5 @@ def speed_here(precision: str) -> Speed:
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise StudyError(f"the speed of this machine cannot be measured ({reason}); give --rate")
+    # In a process of its own: OMP_NUM_THREADS counts only before torch is loaded.
     return Speed(**json.loads(done.stdout.splitlines()[-1]))  # imports may have printed too

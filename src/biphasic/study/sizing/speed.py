@@ -84,6 +84,7 @@ def _measured(precision: str, architecture: Architecture) -> Measured:
     was_busy = os.getloadavg()[0] > (os.cpu_count() or 1)  # before these passes load it, too
     for name in (precision, _other(precision)):
         flops, passes[name] = _small_pass(_DTYPES[name], architecture)
+        # The first pass of each would otherwise decide a comparison of a few.
         passes[name]()  # libraries start, and buffers are made
     # Other work on the machine slows passes and their processor time, so precisions alternate,
     # and their fastest passes are compared.
@@ -106,6 +107,7 @@ def _small_pass(dtype: torch.dtype, architecture: Architecture) -> tuple[int, Ca
     config = architecture_config(
         architecture, vocab_size=DEFAULT_VOCAB_SIZE, max_seqlen=_LENGTH, special_ids=_SPECIAL
     )
+    # Fewer rows of a wider model, whose passes take longer.
     rows = max(1, _ROWS * PRESETS["nano"].hidden_size // architecture.hidden_size)
     model = new_model(config, init_seed=0)
     torch.nn.Module.to(model, compute_device(), dtype)

@@ -57,6 +57,7 @@ def write_rates(
     }
     head = f"# Chosen by `biphasic study tune`; the losses at all rates: {losses}\n"
     write_text(target, head + dump_settings(settings))
+    # Read back: whether the study uses the file depends on its own settings and includes.
     if load_study(file).tuned_rates == tuple(rates):
         return ""
     place = Path(os.path.relpath(target.resolve(), file.resolve().parent)).as_posix()
@@ -73,6 +74,8 @@ def _as_written(rate: TunedRate, folder: Path) -> dict[str, Any]:
     if (share := getattr(rate.phase, "mlm_probability", None)) is not None:
         phase["mlm_probability"] = share  # even if it is the default
     model = rate.model
+    # Relative, so that study and rates can be moved or shared together. Only if that names the same
+    # model from the study's folder.
     if isinstance(model, PretrainedModel) and Path(model.pretrained).is_absolute():
         relative = {"pretrained": os.path.relpath(model.pretrained, folder)}
         if model.model_copy(update=relative).anchored(folder) == model:
@@ -115,6 +118,7 @@ def tune_study(
 ) -> TuneOutcome:
     """Choose the peak rates of the arms of a study file and write them, like `tune`."""
     target = rates_file(file) if out is None else expanded(out)
+    # The file is written anew, and nobody's own settings may be lost in it.
     if target.exists() and not load_settings(target).keys() <= {KEY, _TUNED_WITH}:
         raise ConfigError(f"{target}: holds more than rates; name another file with --out")
     # Replicates of an arm share a rate, which is tuned with the seeds of the first.
@@ -173,6 +177,7 @@ class _Trials:
         rates = dict(rates)
         trials = self._try(rates)
         for _ in range(MAX_EXTENSIONS if extend else 0):
+            # All groups get the further rates of each, so their curves have the same rates.
             more = {rate for tried in trials.values() if (rate := next_rate(tried))}
             if not more:
                 break
@@ -219,6 +224,8 @@ class _Trials:
     def _note_diverged(self, plan: Plan, failures: Sequence[Failure]) -> None:
         """Record which trials diverged; they are not retried."""
         reasons = {failure.id: failure.divergence for failure in failures}
+        # Only divergence tells about a rate. Choosing without a trial that crashed would favour the
+        # others.
         if not all(reasons.values()):
             errors = "; ".join(map(str, failures))
             raise StudyError(
@@ -226,6 +233,7 @@ class _Trials:
             )
         lost = self._diverged()
         for arm in plan.arms:
+            # A trial is lost as well if it diverged in a segment that it shares with others.
             for identity in plan.path(arm.state):
                 if reason := reasons.get(identity):
                     lost[arm.state] = reason
@@ -343,6 +351,7 @@ def next_rate(trials: Sequence[TrialRecord]) -> float | None:
     rates = sorted(trial.peak for trial in trials)
     if edge == "lowest":
         ratio = rates[1] / rates[0] if len(rates) > 1 else 2.0
+        # Rounded, as products of floats that should be equal may differ in their last digits.
         return float(f"{rates[0] / ratio:.{_DIGITS}g}")
     ratio = rates[-1] / rates[-2] if len(rates) > 1 else 2.0
     return float(f"{rates[-1] * ratio:.{_DIGITS}g}")

@@ -156,6 +156,7 @@ def plan_tuning(config: StudyConfig, share: float, *, by: TuneBy = "objective") 
         raise ConfigError(f"study '{config.name}': no arm has a rate to tune ({reasons})")
     tuned = [before.recipe_of(arm) for _, arms in grouped.values() for arm in arms]
     steps = [r.total_steps if by == "arm" else r.placed_phases[0].schedule_end for r in tuned]
+    # Objectives may differ in options that a short name does not show.
     names = _distinct(_group_name(recipe, arms[0], by) for recipe, arms in grouped.values())
     groups = tuple(
         RateGroup(by, name, _deciding(recipe.phases, by).heldout_weights, tuple(arms), recipe)
@@ -210,6 +211,8 @@ def bare_phase(phase: Phase, steps: int) -> Phase:
 
 def trial_schedule(tuning: Tuning, schedule: LearningRateConfig) -> LearningRateConfig:
     """Return a schedule of the study with warm-up and decay shortened to those of a trial."""
+    # Warm-up and decay keep their shares: with the whole warm-up, a short trial might never reach
+    # its rate.
     factor = tuning.steps / tuning.budget
     return LearningRateConfig(
         peak=schedule.peak,
@@ -227,6 +230,7 @@ def _trial_phases(tuning: Tuning, group: RateGroup) -> tuple[Phase, ...]:
     start = end = 0
     for phase in phases:
         end += phase.steps
+        # Ends are rounded, not lengths, whose errors would add up over many phases.
         steps = max(round(tuning.steps / tuning.budget * end) - start, 1)
         own = phase.learning_rate
         schedule = None if own is None else trial_schedule(tuning, own)
@@ -249,6 +253,7 @@ def trial_study(tuning: Tuning, rates: Mapping[str, Sequence[float]]) -> StudyCo
         "recipe": config.recipe.model_copy(update={_SKIP: ()}),
         "arms": arms,
         "checkpoint_every": config.checkpoint_every,
+        # Trials are compared at their ends; evaluations between would only take time.
         "heldout_every": 0,
         "compute": config.compute,
     }

@@ -25,6 +25,7 @@ class AdamW(OptimizerConfig):
     name: Literal["adamw"] = "adamw"  # type: ignore[assignment]
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """Decay of the first moment."""
+    # 0.95 and 1e-5, not torch's 0.999 and 1e-8: the study's (arXiv:2507.00994, appendix A).
     beta2: float = Field(default=0.95, ge=0, lt=1)
     """Decay of the second moment."""
     epsilon: PositiveFloat = 1e-5
@@ -64,8 +65,11 @@ class AdamW(OptimizerConfig):
         ]
         return TorchAdamW(
             [group for group in groups if group["params"]],
+            # Set before each step, from the schedule.
             lr=0.0,
             betas=(self.beta1, self.beta2),
             eps=self.epsilon,
+            # Only the fused kernel takes `found_inf`, with which the device skips an update by
+            # itself.
             fused=True,
         )

@@ -23,9 +23,13 @@ from biphasic.model.cpu.products import product
 if TYPE_CHECKING:  # it builds optimizers
     from biphasic.training.step.weights import MasterWeights
 
+# Of Muon's authors and of `torch.optim.Muon`, as are the five iterations. They move small singular
+# values up fast, at the cost of ending between 0.7 and 1.2, not at 1.
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _NUM_ITERATIONS = 5
 _LEAST_NORM = 1e-7
+# The size of AdamW's steps, so that both parts of a model share rate and decay ("Muon is scalable
+# for LLM training", arXiv:2502.16982; `match_rms_adamw` in torch).
 _ADAMW_RMS = 0.2
 _MOST_NUMBERS = 1 << 25  # numbers of the matrices that a GPU orthogonalizes at once
 
@@ -120,6 +124,7 @@ def orthogonalize_(matrices: list[Tensor], *, rows: tuple[int, ...] = ()) -> Non
 def orthogonal_factors(matrices: Tensor) -> Tensor:
     """Return U V^T for each U S V^T, with singular values of 0.7 to 1.2: [matrix, row, column]."""
     # Newton-Schulz iterations replace each singular value s by a s + b s^3 + c s^5.
+    # Products of the shorter side with itself are the smaller ones.
     if matrices.shape[1] > matrices.shape[2]:
         return orthogonal_factors(matrices.mT).mT
     norms = matrices.norm(dim=(1, 2), keepdim=True)
