@@ -168,6 +168,7 @@ class ProcessGroup:
 
     def any_says(self, value: bool) -> bool:
         """Return whether at least one rank gives True."""
+        # On the host, whatever the device does: gloo answers without waiting for a stream.
         given = torch.tensor([int(value)])
         self.sum_(given)
         return bool(given)
@@ -180,6 +181,8 @@ class ProcessGroup:
         """Check that all ranks give the same value, of 63 bits."""
         if self.is_alone:
             return
+        # One exchange gives the highest value and, negated, the lowest. They differ unless all are
+        # equal.
         extremes = torch.tensor([value, -value])
         with self.heartbeat.waiting():
             dist.all_reduce(extremes, op=dist.ReduceOp.MAX)
@@ -268,6 +271,7 @@ def check_devices(processes: int) -> None:
 
 def checksum(tensors: Iterable[Tensor]) -> int:
     """Return a number of 63 bits that follows from the bits of fp32 tensors, and from no order."""
+    # Sums of bits as whole numbers, which are exact in any order, unlike sums of floats.
     total = sum(int(tensor.detach().view(torch.int32).sum(dtype=torch.int64)) for tensor in tensors)
     return total % (1 << 63)
 

@@ -34,6 +34,8 @@ def keep_code(store: Path, *references: str) -> None:
     for reference in references:
         name, _, code = reference.partition("@")
         if code in _sources:
+            # By its hash: a study must run on, and report, with the code that it began with, even
+            # if the file is edited or deleted.
             with Store(store).put(PLUGIN, code) as partial_folder:
                 (partial_folder / name.partition(":")[0]).write_bytes(_sources[code])
 
@@ -80,6 +82,7 @@ def module_of(code: str, file: str) -> ModuleType:
             if code_sha256(source) != code:
                 raise ConfigError(f"{path}: changed since it was copied; restore it")
         _sources[code] = source
+    # By the hash, so that two versions of a file are two modules in one process.
     name = f"{_MODULES}{code[:16]}"
     spec = spec_from_loader(name, _OneFile(file, _sources[code]))
     if spec is None or spec.loader is None:
@@ -126,6 +129,7 @@ class _OneFile(SourceLoader):
 def _refuse_elsewhere(path: Path, source: bytes) -> None:
     """Refuse a file that imports modules which are neither installed nor in its hash."""
     remedy = "write one file, or install a package"
+    # Code of other files is in no hash, and could change numbers under the same identity.
     tops: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):

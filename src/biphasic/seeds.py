@@ -30,6 +30,7 @@ def stream(name: str, seed: int, *coordinates: int) -> np.random.Philox:
 
 def uniforms(bits: np.random.Philox, count: int) -> NDArray[np.float64]:
     """Draw `count` numbers in [0, 1), 53 bits each."""
+    # A float has 53 bits of mantissa. More would round up to 1.0 now and then.
     return (bits.random_raw(count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -45,6 +46,7 @@ def permute(bits: np.random.Philox, indices: NDArray[np.int64], length: int) -> 
 
     Reference: Black and Rogaway 2002, "Ciphers with arbitrary finite domains", section 5.
     """
+    # Both halves of a number have as many bits, so the domain is a power of four.
     half = max((max(length - 1, 1).bit_length() + 1) // 2, 1)
     mask = np.uint64((1 << half) - 1)
     keys = bits.random_raw(_FEISTEL_ROUNDS)
@@ -69,4 +71,5 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def derive_seed(name: str, seed: int) -> int:
     """Return a 63-bit seed for libraries that need one, such as torch."""
+    # 63 bits, as torch's generators take signed numbers.
     return int.from_bytes(hashlib.sha256(f"{name}:{seed}".encode()).digest()[:8], "little") >> 1

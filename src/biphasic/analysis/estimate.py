@@ -81,6 +81,7 @@ def best_rates(grid: Iterable[GridScore[Any]]) -> dict[int, set[float]]:
 def chosen_ends(grid: Iterable[GridScore[Any]], tried: Iterable[float]) -> set[float]:
     """Return the ends of the rates tried that any seed chooses; a tie is no choice of an end."""
     rates = {*tried}
+    # Of a single rate nobody has chosen an end.
     ends = {min(rates), max(rates)} if len(rates) > 1 else set[float]()
     return {end for end in ends if {end} in best_rates(grid).values()}
 
@@ -96,6 +97,7 @@ def best_rate(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...]:
     whole = {rate: entries for rate, entries in by_rate.items() if len(entries) == len(seeds)}
     if not whole:
         return ()
+    # `fsum` is exact in any order, so ties do not depend on the order of results.
     totals = {rate: math.fsum(e.validation for e in entries) for rate, entries in whole.items()}
     best = min(whole, key=lambda rate: (-totals[rate] / len(seeds), rate))
     return tuple(sorted(whole[best], key=lambda entry: entry.seed))
@@ -140,6 +142,7 @@ def estimate(scores: Sequence[float], *, convention: Convention) -> Estimate | N
     mean = math.fsum(scores) / num
     if num == 1:
         return Estimate(mean, None, 1)
+    # n - 1 (ddof = 1), in both conventions, as in the study.
     variance = math.fsum((score - mean) ** 2 for score in scores) / (num - 1)
     quantile = interval_quantile(num, convention=convention)
     return Estimate(mean, quantile * math.sqrt(variance / num), num)

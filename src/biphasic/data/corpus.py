@@ -112,12 +112,15 @@ def assemble_corpus(
     provenance: dict[str, Any],
 ) -> None:
     """Create a corpus folder from the non-empty documents of shards, linking files if possible."""
+    # With the type, as the same bytes are other ids in two bytes than in four.
     content_hash = hashlib.sha256(dtype.encode())
     lengths_of_shards: list[NDArray[np.int64]] = []
     with complete_folder(folder) as partial:
         with (partial / "documents.jsonl").open("wb") as lines:
             for tokens, lengths, names in shards:
                 has_tokens = lengths > 0
+                # `islice`: a shard that reaches beyond the end of the corpus has names of later
+                # documents, too.
                 lines.writelines(compress(islice(names, len(lengths)), has_tokens))
                 if not has_tokens.any():
                     continue
@@ -186,6 +189,7 @@ def _hash_documents(
     end = 0
     for length in lengths.tolist():
         start, end = end, end + length
+        # Borders count: the same tokens cut into other documents give other rows.
         hasher.update(length.to_bytes(8, "little"))
         hasher.update(tokens[start:end].data)
 
@@ -194,6 +198,7 @@ def _place(source: Path, target: Path, *, num_bytes: int) -> None:
     """Create `target` from the first bytes of `source`, without copying if possible."""
     if source.stat().st_size == num_bytes:
         try:
+            # A link, as shards are as large as the corpus and are never changed.
             os.link(source, target)
         except OSError:  # another file system, or one without hard links
             shutil.copyfile(source, target)

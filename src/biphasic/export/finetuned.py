@@ -130,6 +130,7 @@ def write_best(
 
     An existing folder from the same model, task and settings is kept.
     """
+    # Before hours of fine-tuning for a model that could not be written.
     _check_form(plan.tasks[0])
     _check_probe(plan.tasks[0])
     inputs = {
@@ -169,6 +170,7 @@ def _make(
             alone = check_states(
                 encoder, sequences, pad_id=tokenizer.pad_id, batching=protocol.batching
             )
+            # The form follows from names and shapes, so it is known before anything is trained.
             blank = _untrained(alone, planned, task)
             del alone
         draft = _draft(plan, blank, task, tokenizer, model=model, baselines={})
@@ -469,6 +471,7 @@ def _as_dense(
         return {}
     dense, both = torch.zeros(hidden_size, hidden_size), torch.zeros(num_outputs, hidden_size)
     dense_bias = torch.zeros(hidden_size)
+    # Both signs of each output: EuroBERT's class has a GELU between, and gelu(z) - gelu(-z) is z.
     dense[:end] = torch.cat([head["weight"], -head["weight"]])
     dense_bias[:end] = torch.cat([head["bias"], -head["bias"]])
     scale = record.deviation
@@ -500,6 +503,7 @@ def _linear_form(model: _Finetuned) -> WrittenForm | None:
     if layer is None or built.base_model_prefix != plain:
         return None
     tensors = {**_prefixed(model.body, plain), **_prefixed(model.head, layer)}
+    # A weight without a counterpart would be drawn at random, or left out, by whoever loads it.
     if tensors.keys() != built.state_dict().keys():
         return None
     return WrittenForm(form, architecture, config, tensors, model.head_in_weights(layer))

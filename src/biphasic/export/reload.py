@@ -18,6 +18,7 @@ from pathlib import Path
 
 # An isolated interpreter ignores packages installed for a single user.
 sys.path.extend(part for part in sys.argv[2:] if part not in sys.path)
+# The folder must suffice: what is missing in it may not be fetched.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_MODULES_CACHE"] = str(Path(sys.argv[1]) / "modules")  # for a class in the folder
 
@@ -101,6 +102,7 @@ def may_be_rounding(tensors: dict[str, torch.Tensor]) -> bool:
             return False
         scale = ours.abs().max().clamp(min=1.0)
         differences.append((tensors[key] - ours).abs().max() / scale)
+    # Smaller differences need no second look, and rounding explains no larger ones.
     return REQUEST["tolerance"] < torch.stack(differences).max().item() <= REQUEST["rounding"]
 
 

@@ -209,6 +209,8 @@ def _rows_needed(num_rows: int, shares: Sequence[float]) -> int:
 def divide_rows(num_rows: int, shares: Sequence[float]) -> list[int]:
     """Divide rows by shares that sum to 1, by largest remainder (Hamilton); ties: the first."""
     quotas = [share * num_rows for share in shares]
+    # Whole rows, and as many in each step: rounding each quota by itself could give one row too
+    # many.
     rows = [math.floor(quota) for quota in quotas]
     by_remainder = sorted(range(len(shares)), key=lambda index: rows[index] - quotas[index])
     for index in by_remainder[: num_rows - sum(rows)]:
@@ -264,6 +266,7 @@ class Alternate(SeveralObjectives):
 
     def at(self, step: int, *, num_steps: int) -> ObjectiveConfig:
         """Return the current objective."""
+        # From the step alone, so a resumed run needs no memory of turns.
         turn = step // self.every % len(self.objectives)
         return self.objectives[turn].at(step, num_steps=num_steps)
 

@@ -272,6 +272,7 @@ class Supervision:
         """Divide the rows, in order, into parts of at most this many; None keeps them together."""
         # Parts without labels are omitted: they add nothing to the sum of losses. No sequence spans
         # two rows, so nothing else changes.
+        # The object itself, so that the usual case copies nothing.
         if rows_per_part is None or self.rows.num_rows <= rows_per_part:
             return (self,)
         num_parts = -(-self.rows.num_rows // rows_per_part)

@@ -98,6 +98,7 @@ def train_recipe(
     )
     [segment] = plan.segments
     is_done = Store(store).has(STATE, segment.id)
+    # Verified, not believed: a finished state is returned as the result of this command.
     if is_done:
         Store(store).get(STATE, segment.id).verify()
     elif not any(store.glob(f"progress/{segment.id}-from-*/step-*")):
@@ -111,6 +112,7 @@ def train_recipe(
     borders = [identities[step] for step in recipe.lora_borders(0, recipe.total_steps)]
     states = filter(None, (segment.id, segment.parent, *borders))
     folders = [paths.train.parent, *paths.corpora.values()]
+    # Before training, or `study clean` could delete a state that no study names.
     record_pin(store, segment.id, made_by="pretrain", states=states, data=folders)
     name = readable_name(recipe_name(recipe), segment.id)
     update = {

@@ -54,6 +54,7 @@ def _scored_splits(task: ExampleTask) -> Iterator[tuple[str, Sequence[Any]]]:
 def majority(task: ExampleTask, _: Setting) -> Mapping[str, Any]:
     """Predict the most frequent answer of training for every text; of labels, the lower one."""
     counts = Counter(example.answer for example in task.splits["train"])
+    # The lower one on ties: the order of the file must not decide a floor.
     answer = min(counts, key=lambda answer: (-counts[answer], answer))
     return {split: [answer] * len(examples) for split, examples in _scored_splits(task)}
 
@@ -201,6 +202,8 @@ def _random_vectors(setting: Setting) -> Callable[[Sequence[str]], NDArray[np.fl
 
     tokenizer, longest = setting.tokenizer, setting.protocol.max_seqlen
     assert tokenizer is not None  # noqa: S101 - those with random vectors have one
+    # One table for all texts and splits: queries and documents must share the vectors of their
+    # words.
     generator = np.random.default_rng(derive_seed("random-vectors", setting.seed))
     table = generator.standard_normal((tokenizer.vocab_size, setting.width))
 

@@ -47,6 +47,7 @@ def read_qrels(path: Path, *, queries: Container[str], corpus: Container[str]) -
             break
         query, document = (plain_name(row.value[name]) for name in _HEADER[:2])
         score = row.value["score"]
+        # `int` also takes digits of other scripts, underscores and spaces.
         if not (score.isascii() and score.isdecimal() and len(score) <= _MOST_DIGITS):
             raise row.error(f"expected a score of 0 or more as a whole number, not {score!r}")
         if query not in queries:
@@ -117,6 +118,8 @@ class Labels:
             return place
         value = _label_of(row, key)
         is_whole = bool(WHOLE.fullmatch(value))
+        # If names are numbers themselves, such as ratings from 1 to 5, a number is a name and no
+        # position.
         is_position = is_whole and not any(map(WHOLE.fullmatch, self.names))
         if is_position and not self.is_listed:
             raise row.error(
@@ -156,6 +159,7 @@ def found_labels(rows: Iterable[Row], key: str, *, source: str) -> Labels:
     rows = list(rows)
     names = {_label_of(row, key) for row in rows}
     are_numbers = all(map(WHOLE.fullmatch, names))
+    # By value: as texts, 10 would come before 2.
     ordered = sorted(names, key=lambda name: (int(name) if are_numbers else 0, name))
     check_labels(ordered, where=f"{rows[0].path}: {source}" if rows else source)
     return Labels(tuple(ordered), source, is_listed=False)

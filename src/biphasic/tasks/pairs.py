@@ -88,6 +88,7 @@ class NearTexts:
         sizes = self._sizes[owners]
         if ((shared == sizes) & (shared == len(shingles))).any():
             return "exact"
+        # Of the shorter of both: a text that contains another one is near it, however long it is.
         is_near = shared >= NEAR_DUPLICATE_SHARE * np.minimum(sizes, len(shingles))
         return "near" if is_near.any() else None
 
@@ -368,6 +369,7 @@ def _without_repeats(
         own |= {"repeated": 0, "kept": 0}
         with (part / _PAIRS).open(encoding="utf-8") as lines:
             for value in map(json.loads, lines):
+                # Hashes, as the texts of all pairs together may not fit into memory.
                 key = digest([value["query"], value["positive"]])
                 if key in seen:
                     own["repeated"] += 1
@@ -390,6 +392,7 @@ def _open_table(source: str) -> Input:
     if expanded(source).is_dir():
         raise DataError(f"{source}: a folder, not a table of pairs; name its files")
     table = open_input(source)
+    # It is read twice: for its hash, and for its pairs.
     if table.is_stream:
         raise DataError(f"{source}: can be read only once; write it to a file")
     if table.format == "txt":
@@ -476,6 +479,7 @@ def document_pairs(
                 if query != positive:  # a repeated paragraph teaches nothing
                     yield key, number, place, Pair(query, positive, source=sort)
 
+    # Those with the lowest random numbers: a uniform draw of all that keeps only `most` of them.
     chosen = list(drawn()) if most is None else heapq.nsmallest(most, drawn(), key=lambda d: d[:3])
     return [pair for *_, pair in sorted(chosen, key=lambda d: d[1:3])]
 
@@ -493,6 +497,7 @@ def _weak_pairs(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _is_heading(text: str) -> bool:
+    # A short line that ends like a sentence is more often one than a heading.
     is_short = 0 < len(words_in(text)) <= _HEADING_WORDS
     return is_short and "\n" not in text and text[-1] not in ".,:;!?。，：；！？"
 

@@ -77,6 +77,8 @@ class HeldoutLoss:
         # token of the text: an upper bound, in expectation over masks, on the negative
         # log-likelihood. `rows_per_pass` limits memory; None reads the whole batch at once.
         # `report` receives a text before each batch. `loss` is as in `summed_loss`.
+        # One rate for all arms, whatever rate they train with: losses at different rates are not
+        # comparable.
         mlm = Mlm(objective="mlm", mlm_probability=HELDOUT_MLM_PROBABILITY)
         usual: Measures = {"clm": (Clm(objective="clm"), 1), "mlm": (mlm, 1)}
         measures = {name: usual[name] for name in objectives}
@@ -92,6 +94,8 @@ class HeldoutLoss:
                     for part in objective.supervise(batch, self._vocabulary, mask_seed=seed):
                         for summed in _sums(model, part, rows_per_pass, loss):
                             total += summed
+                        # Summed over batches and divided once, as in training: batches have
+                        # different numbers of labels.
                         count += part.normaliser
                         num_labels += len(part.labels)
             if not num_labels:
@@ -124,6 +128,7 @@ class HeldoutPairs:
                     f"out {count} of the {len(pairs):,} pairs of {pairs.folder}; give a larger "
                     "share"
                 )
+            # The loss of a pair grows with the number of documents that compete.
             batch = min(HELDOUT_BATCH, count)
             reader = PairReader(
                 pairs, data.tokenizer, replace(reading, batch=batch), first_place=0,
@@ -173,5 +178,6 @@ def _sums(
         yield from map(float, outputs)
         return
     numbers = np.concatenate([part.labels for part in whole.split(rows_per_pass)])
+    # A loss that couples texts expects them by their numbers; passes have them as they were packed.
     vectors = torch.cat([*outputs])[torch.from_numpy(numbers.argsort())]
     yield float(whole.loss.summed(vectors, torch.arange(len(vectors), device=vectors.device)))

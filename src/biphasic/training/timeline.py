@@ -79,6 +79,7 @@ def place_phases(
         )
         rope_theta = phase.rope_theta or rope_theta
         longest = max(longest, shape.max_seqlen)
+        # The running schedule is that of the last phase that has started one.
         first = max((restart for restart in restarts if restart <= index), default=0)
         after = min((restart for restart in restarts if restart > index), default=len(phases))
         placed.append(
@@ -101,6 +102,8 @@ def check_phases(placed: Sequence[PlacedPhase]) -> None:
     """Raise an error if a phase's settings are invalid for any data."""
     for phase in placed:
         try:
+            # Each schedule once, at the phase that starts it: its warm-up and decay may span
+            # several phases.
             if phase.schedule_start == phase.start:
                 total = phase.schedule_end - phase.schedule_start
                 check_learning_rate(phase.schedule, total_steps=total)

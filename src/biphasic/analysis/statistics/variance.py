@@ -72,7 +72,10 @@ def _pretraining(scores: Scores, by_model: dict[str, Score], dataset: DatasetInf
             continue
         noise = [(_variance(score.by_seed), len(score.by_seed or ())) for score in members]
         known = [value / num for value, num in noise if value is not None]
+        # Means of runs also differ by the noise of their fine-tunings, which is subtracted; it may
+        # exceed the difference by chance.
         excess = statistics.variance(means) - (statistics.fmean(known) if known else 0.0)
+        # Weighted by degrees of freedom, as variances of many runs are known better.
         between.append((excess, len(means) - 1))
         is_noise_known = is_noise_known and (bool(known) or dataset.is_zero_shot)
     if not between:
@@ -81,6 +84,8 @@ def _pretraining(scores: Scores, by_model: dict[str, Score], dataset: DatasetInf
     pooled = sum(value * weight for value, weight in between) / freedom
     runs = f"{freedom + len(between)} pretraining runs of {count(len(between), 'recipe')}"
     noise_note = "" if is_noise_known else "; it includes that of the fine-tuning seed"
+    # A negative estimate of a variance means that there is no sign of any. It is cut only after
+    # pooling, as cutting each would bias the mean upwards.
     return math.sqrt(max(pooled, 0.0)), f"{runs}{noise_note}"
 
 

@@ -68,6 +68,7 @@ class _Hashes(dict[str, int]):
     def __missing__(self, word: str) -> int:
         if len(self) == _MOST_HASHES:
             self.clear()
+        # Python's own `hash` of a text differs from process to process.
         digest = hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest()
         self[word] = int.from_bytes(digest, "little")
         return self[word]
@@ -83,12 +84,15 @@ class Shingler:
         """Return the distinct shingles of a text; a short one is one shingle, an empty one none."""
         words = comparable_words(text)
         hashes = np.fromiter(map(self._hashes.__getitem__, words), np.uint64, len(words))
+        # Texts of fewer words have one shingle of all of them, and match only texts as short.
         width = min(SHINGLE_WORDS, len(words))
         if not width:
             return hashes
         count = len(words) - width + 1
         rolled = np.zeros(count, dtype=np.uint64)
         for shift in range(width):
+            # A polynomial of the words in order, so the same words in another order are another
+            # shingle.
             rolled = rolled * _MULTIPLIER + hashes[shift : shift + count]
         return np.unique(rolled)
 
@@ -110,6 +114,7 @@ class ShingleIndex:
         """Return the share of a text's shingles that the collection holds, 0 to 1."""
         if not (len(shingles) and len(self._known)):
             return 0.0
+        # A shingle above all known ones has a place behind the end.
         places = np.minimum(np.searchsorted(self._known, shingles), len(self._known) - 1)
         return float(np.mean(self._known[places] == shingles))
 

@@ -128,6 +128,7 @@ def _groups(plan: Plan, costs: dict[str, Cost]) -> tuple[GroupSummary, ...]:
         cost = training_cost(arm.recipe, start=0, end=end, vocab_size=arm.vocab_size)
         before = groups.get(name, GroupSummary(name, 0, Cost(), Cost()))
         groups[name] = replace(before, num_arms=before.num_arms + 1, alone=before.alone + cost)
+    # A shared segment is counted in the group of the arm that trains it first.
     for segment in plan.segments:
         name = segment.arm.config.group
         groups[name] = replace(groups[name], new=groups[name].new + costs[segment.id])

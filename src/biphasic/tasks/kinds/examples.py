@@ -359,6 +359,7 @@ class RecordFiles(Examples):
         for name in ("id", *self.record.optional()):
             if name in file.columns or (name in there and name not in chosen.values()):
                 chosen[name] = str(file.columns.get(name, name))
+            # Such a column would be lost in silence, as the first row decides which there are.
             late = next((row for row in rows if name in row.value and name not in there), None)
             if late and name not in chosen:
                 raise late.error(
@@ -428,6 +429,7 @@ def cut_splits(
         start = 0
         for split, fraction in fractions.items():
             end = start + round(fraction * len(whole))
+            # In the order of the file, so that a split can be compared with it.
             cut[split] = [whole[index] for index in np.sort(order[start:end])]
             start = end
         cut["train"] = [whole[index] for index in np.sort(order[start:])]

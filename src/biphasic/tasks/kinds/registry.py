@@ -30,6 +30,7 @@ class _Kinds(UserDict[str, TaskKind]):
     def __missing__(self, name: str) -> TaskKind:
         if not is_plugin("task_kinds", name):
             raise KeyError(name)
+        # Not kept in `data`: iterating gives our kinds alone, so a plugin is never offered unasked.
         plugin = find_plugin("task_kinds", name, TaskKind, ours=self.data)
         kind = plugin.type()
         kind.plugin = plugin

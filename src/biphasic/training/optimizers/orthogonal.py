@@ -73,6 +73,7 @@ class OrthogonalSteps(torch.optim.Optimizer):
 
     def _num_at_once(self, shape: torch.Size) -> int:
         """Return how many matrices to hold at once: enough for all processes, but no more."""
+        # A GPU is idle between small products; stacked ones keep it busy, within `_MOST_NUMBERS`.
         is_cpu = self.found_inf.device.type == "cpu"  # one by one is as fast there, and smaller
         each = 1 if is_cpu else max(1, _MOST_NUMBERS // shape.numel())
         return each * self._weights.num_processes

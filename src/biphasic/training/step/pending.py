@@ -39,6 +39,7 @@ class Position:
         """Return the position after one more update, in a phase with this corpus if its own."""
         costs = {
             "steps": 1,
+            # A document counts where its first chunk is read, so that chunks do not count it again.
             "documents": sum(piece.start == 0 for piece in given.batch.pieces),
             "tokens": given.batch.packed.num_tokens,
             "supervised_tokens": given.num_supervised,
@@ -130,6 +131,7 @@ class PendingSteps:
         scalars = [scalar for _, *both in self._steps for scalar in both]
         values = torch.stack([scalar.float() for scalar in scalars]).tolist()  # one transfer
         seconds = time.monotonic() - self._began
+        # One speed for all: when each update ended is known to the device alone.
         speed = sum(step.tokens for step, _, _ in self._steps) / seconds
         steps, self._steps = self._steps, []
         return [
