@@ -13,7 +13,7 @@ from biphasic.execution import TRIES
 from biphasic.store import STORE
 
 if TYPE_CHECKING:
-    from biphasic.analysis.tune_record import TuneBy
+    from biphasic.analysis.figures.tuning import TuneBy
     from biphasic.study.maintenance import Cleaning, Verification
     from biphasic.study.run.run import Retried, StudyOutcome
     from biphasic.study.settings.study import StudyConfig

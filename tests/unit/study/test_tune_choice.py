@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from biphasic.analysis.tune_record import TrialRecord
+from biphasic.analysis.figures.tuning import TrialRecord
 from biphasic.errors import ConfigError
 from biphasic.study.tune.search import as_good, best, edge_of, next_rate, parse_rates
 

@@ -10,8 +10,15 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from biphasic.analysis.figures.tuning import curve_csv, draw_curves
-from biphasic.analysis.tune_record import FLAT_NATS, FORMAT, CurveRecord, TrialRecord, TuneRecord
+from biphasic.analysis.figures.tuning import (
+    FLAT_NATS,
+    FORMAT,
+    CurveRecord,
+    TrialRecord,
+    TuneRecord,
+    curve_csv,
+    draw_curves,
+)
 from biphasic.config import dump_settings, load_settings
 from biphasic.errors import ConfigError, StoppedError, StudyError
 from biphasic.execution.executor import Local

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from biphasic.amounts import percent
 from biphasic.amounts import rate as rate_text
-from biphasic.analysis.tune_record import FLAT_NATS, TuneBy, TuneRecord
+from biphasic.analysis.figures.tuning import FLAT_NATS, TuneBy, TuneRecord
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
 from biphasic.facts import LOSS_UNITS, only

@@ -6,8 +6,14 @@ import csv
 import io
 import re
 
-from biphasic.analysis.figures.tuning import curve_csv, draw_curves
-from biphasic.analysis.tune_record import FORMAT, CurveRecord, TrialRecord, TuneRecord
+from biphasic.analysis.figures.tuning import (
+    FORMAT,
+    CurveRecord,
+    TrialRecord,
+    TuneRecord,
+    curve_csv,
+    draw_curves,
+)
 
 
 def curve(name: str, measure: str, losses: dict[float, float | None], choice: float | None):
