@@ -169,8 +169,8 @@ class _DocumentOrder:
         epochs, indices = np.divmod(places, len(self.lengths))
         documents = np.empty_like(indices)
         for epoch in np.unique(epochs).tolist():
-            # A new order for each epoch, computed for the places in question alone: tables of 1e8
-            # documents would not fit.
+            # A new order for each epoch, computed for these places alone: 1e8 documents need no
+            # table of it.
             bits = stream("documents", self.data_seed, epoch)
             here = epochs == epoch
             documents[here] = permute(bits, indices[here], len(self.lengths))

@@ -58,7 +58,7 @@ def fit_probe(
         for place in range(states.shape[1]):
             fitted = _fit_best(task, head, states[:, place], targets, held[:, place])
             by_layer.append(fitted.score)
-            # `>`, not `>=`: of equal layers the first wins, on every machine.
+            # `>`, not `>=`: of equal layers the first wins.
             if best is None or fitted.score > best[0].score:
                 best = fitted, replace(reader, layers=reader.layers[place : place + 1])
     assert best is not None  # noqa: S101 - there are layers

@@ -64,8 +64,7 @@ class Selection:
                 self.left_out[reason] += 1
             else:
                 fraction = self._config.heldout_fraction
-                # By hash, not at random: the same text is held out in every corpus, whatever lies
-                # around it.
+                # By hash: with one fraction, a text is held out in every corpus or in none.
                 yield document, document.split or split_of(text_digest, fraction)
 
     def mark(self) -> int:

@@ -124,7 +124,7 @@ def pooled(
 ) -> Tensor:
     """Return a vector for each text, special tokens included: [num_texts, hidden_size], in fp32."""
     # `hidden` is [num_tokens, hidden_size]; `spans` are the texts' starts and ends, [num_texts, 2].
-    # A mean in bf16 would lose digits with the length of a text; fp64, of checks, stays.
+    # A mean in bf16 loses digits in long texts. States in fp64 stay fp64.
     exact = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
     starts, ends = torch.as_tensor(spans, device=hidden.device).unbind(1)
     if pooling == "first":

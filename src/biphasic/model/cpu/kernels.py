@@ -456,7 +456,6 @@ class _ByDocument(torch.autograd.Function):
             else:
                 scores = _product(parts[0], parts[1].mT, factor, hidden)
                 # In place: nothing reads the scores again.
-                # cache.
                 saved.append(torch.softmax(scores, -1, out=scores))
                 attended = torch.bmm(scores, parts[2])
             written.narrow(1, *queries).copy_(attended)

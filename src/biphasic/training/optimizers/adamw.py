@@ -25,7 +25,7 @@ class AdamW(OptimizerConfig):
     name: Literal["adamw"] = "adamw"  # type: ignore[assignment]
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """Decay of the first moment."""
-    # 0.95 and 1e-5, not torch's 0.999 and 1e-8: the study's (arXiv:2507.00994, appendix A).
+    # 0.95 and 1e-5, not torch's 0.999 and 1e-8: the study's (arXiv:2507.00994).
     beta2: float = Field(default=0.95, ge=0, lt=1)
     """Decay of the second moment."""
     epsilon: PositiveFloat = 1e-5
