@@ -129,14 +129,20 @@ def check_rows(source: AnyInput, check: Callable[[Row], object]) -> int | None:
 
 
 def refuse_long(
-    rows: Iterable[tuple[Row, bool]], *, limit: int, remedy: str, total: int | None
+    rows: Iterable[tuple[Row, bool]],
+    *,
+    limit: int,
+    remedy: str,
+    total: int | None,
+    field: str = "",
 ) -> None:
-    """Refuse the first row that is too long for a model, and count all of them."""
+    """Refuse the first row that is too long for a model, or whose `field` is; count them all."""
     long = (row for row, is_long in rows if is_long)
     if (first := next(long, None)) is not None:
         number = 1 + sum(1 for _ in long)
         every = f" ({number:,} of {total:,} are)" if total else ""
-        raise first.error(f"longer than the {limit:,} tokens that the model reads{every}; {remedy}")
+        what = f"the {field} is longer" if field else "longer"
+        raise first.error(f"{what} than the {limit:,} tokens that the model reads{every}; {remedy}")
 
 
 def require_columns(row: Row, columns: Iterable[str]) -> None:

@@ -218,7 +218,8 @@ def predict_file(
     finetuned = replace(finetuned, encoder=encoder, long_texts=long_texts)
     limit = kind.learner.limit(finetuned.protocol)
     longest = limit or finetuned.protocol.max_seqlen
-    refuse = partial(refuse_long, limit=longest, remedy=remedy, total=total)
+    limits = {"limit": longest, "field": kind.learner.limited}
+    refuse = partial(refuse_long, **limits, remedy=remedy, total=total)
     if limit and long_texts is None and not source.is_stream:
         refuse(_long_rows(source, chosen, finetuned))
     forms = {**columns_of, **dict.fromkeys(by_label, dict.fromkeys(record.labels, float))}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -136,6 +137,11 @@ def test_scores_of_examples_are_a_frame(tmp_path):
         Analysis(paper_scores(), ()).examples("MNLI")
     with pytest.raises(DataError, match="no dataset 'x'"):
         Analysis(scores, ()).examples("x")
+    with pytest.raises(DataError, match=f"no model has a score on '{dataset}' yet"):
+        Analysis(replace(scores, cells={}), ()).examples(dataset)
+    average = replace(scores.datasets[0], name="Average", is_average=True)
+    with pytest.raises(DataError, match="'Average' is an average and has no examples"):
+        Analysis(replace(scores, datasets=(*scores.datasets, average)), ()).examples("Average")
 
 
 def test_a_notebook_gets_a_drawing_and_a_table_without_markup_of_names(results):

@@ -238,7 +238,7 @@ REFUSED = {
     "numbers": ("sr", {}, [{"text": LONG}], None, "list:1: longer than the 64 tokens"),
     "a question": (
         "qa", {}, [QUESTION], None,
-        r"list:1: longer than the 8 tokens .* shorten it, or .* --long-texts truncate",
+        r"list:1: the question is longer than the 8 tokens .* shorten it, or .* --long-texts truncate",
     ),
     "a pair": (
         "sc", {"fields": ("text_a", "text_b")}, [PAIR], None,

@@ -170,6 +170,7 @@ class Learner(ABC):
     predicted: ClassVar[Mapping[str, Any]] = {}
     """Columns of predictions, if fine-tuned models predict. Forms are a type, `[type]` for a list,
     types by field, or `BY_LABEL`."""
+    limited: ClassVar[str] = ""  # the field that `limit` is about; empty: all of an example
     num_outputs: int = 0  # width of the linear head; 0 for none
     num_train: int = 0  # length of a training epoch; 0 if the task is not trained on
     trained_sequences: Sequence[TokenIds] = ()  # those used in training

@@ -99,6 +99,7 @@ class AnswerLearner(Learner):
     predicted: ClassVar[Mapping[str, Any]] = {
         "answer": str, "start": int, "end": int, "score": float, "no_answer_score": float
     }  # fmt: skip
+    limited = "question"
     num_outputs = 2
 
     def encode(self, task: ExampleTask) -> None:
