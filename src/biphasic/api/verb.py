@@ -198,6 +198,7 @@ def texts_of(verb: type[Verb]) -> dict[str, str]:
 
 
 def _check(name: str, value: object, field: Field) -> None:
+    name = name.removesuffix("_")  # of `as_`, which is `--as` on the command line
     if value is None and field.spelling.default is ... and "None" not in field.type:
         raise ConfigError(f"{name}: is None; give a value")
     if field.is_list and isinstance(value, str | Path):  # a text is read as its letters

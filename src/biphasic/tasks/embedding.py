@@ -365,7 +365,8 @@ class Embedder:
                     for (row, _), ids in zip(batch, encoded, strict=True)
                 )
 
-        remedy = "--long-texts mean reads windows of it, truncate a part"
+        part = "end" if self.settings.keeps_end else "beginning"
+        remedy = f"--long-texts mean reads windows of it, and truncate reads its {part}"
         refuse_long(lengths(), limit=self.settings.max_seqlen, remedy=remedy, total=total)
 
     @property

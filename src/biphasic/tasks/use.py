@@ -250,9 +250,9 @@ def _remedy(record: HeadRecord, long_texts: LongTexts | None) -> str:
     """Return what to do about texts that are too long, and refuse what the model cannot do."""
     facts = KINDS[record.kind].facts
     if facts.is_pooled and len(record.fields) < 2:
-        return "--long-texts mean or max reads windows of it, truncate its beginning"
+        return "--long-texts mean or max reads windows of it, and truncate reads its beginning"
     if long_texts in {"mean", "max"}:
-        why = f"a {facts.title} model gives one answer for all windows"
+        why = f"a {facts.title} model reads all windows without it"
         if facts.is_pooled:
             why = f"no window has all that the model reads ({', '.join(record.fields)})"
         raise DataError(f"--long-texts {long_texts}: {why}; give truncate, or leave it out")

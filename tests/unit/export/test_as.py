@@ -199,7 +199,7 @@ VECTORS = {"format": "sentence-transformers"}
 @refusals(
     {
         "unknown": (
-            (None, {}, {"as_": "lama"}), ConfigError, "unknown value 'lama'; give auto, eurobert",
+            (None, {}, {"as_": "lama"}), ConfigError, "as: unknown value 'lama'; give auto,",
         ),
         "another shape": (
             ("qwen3", {}, {"as_": "llama"}), ModelError, "qwen3: as: llama has the weights of a",

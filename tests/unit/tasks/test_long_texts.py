@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import resource
 import shutil
@@ -232,13 +233,13 @@ REFUSED = {
     "no way is given": (
         "sc", {}, [{"text": "a"}, {"text": LONG}, {"text": LONG}], None,
         r"list:2: longer than the 64 tokens that the model reads \(2 of 3 are\); "
-        "--long-texts mean or max reads windows of it, truncate its beginning",
+        "--long-texts mean or max reads windows of it, and truncate reads its beginning",
     ),
     "labels": ("ml", {}, [{"text": LONG}], None, "list:1: longer than the 64 tokens"),
     "numbers": ("sr", {}, [{"text": LONG}], None, "list:1: longer than the 64 tokens"),
     "a question": (
         "qa", {}, [QUESTION], None,
-        r"list:1: the question is longer than the 8 tokens .* shorten it, or .* --long-texts truncate",
+        r"list:1: the question is longer than the 8 tokens .* shorten it, or .* --long-texts trunc",
     ),
     "a pair": (
         "sc", {"fields": ("text_a", "text_b")}, [PAIR], None,
@@ -250,7 +251,7 @@ REFUSED = {
     ),
     "one answer for tags": (
         "tc", {}, [{"text": LONG}], "max",
-        "--long-texts max: a token classification model .*; give truncate, or leave it out",
+        "--long-texts max: a token classification model reads all windows without it; give trunc",
     ),
     "one answer for spans": ("qa", {}, [QUESTION], "mean", "--long-texts mean: a question answ"),
     "another word": ("sc", {}, [{"text": "a"}], "median", "unknown value 'median'; give mean, max"),
@@ -306,7 +307,10 @@ def test_vectors_are_the_mean_of_windows_cut_by_hand(one_thread, encoder, tmp_pa
 
 def test_vectors_of_long_texts_are_asked_for(one_thread, encoder, tmp_path):
     texts = ["the cat", LONG]
-    message = r"list:2: longer than the 64 tokens .*\(1 of 2 are\); --long-texts mean reads"
+    message = (
+        r"list:2: longer than the 64 tokens .*\(1 of 2 are\); --long-texts mean reads windows of "
+        "it, and truncate reads its beginning"
+    )
     for encode in (biphasic.load(encoder).encode, lambda t: biphasic.encode(encoder, t)):
         with pytest.raises(DataError, match=message):
             encode(texts)
@@ -323,8 +327,14 @@ def test_vectors_of_long_texts_are_asked_for(one_thread, encoder, tmp_path):
 def test_a_sentence_model_reads_long_texts_by_windows_of_its_limit(one_thread, encoder, tmp_path):
     folder = shutil.copytree(encoder, tmp_path / "sentences")
     write_sentence_transformers(folder, hidden_size=32, max_seqlen=24)
-    with pytest.raises(DataError, match="longer than the 24 tokens"):
-        biphasic.encode(folder, [LONG])
+    file = folder / "tokenizer_config.json"
+    settings = json.loads(file.read_text())
+    for side, part in (("right", "beginning"), ("left", "end")):
+        file.write_text(json.dumps({**settings, "truncation_side": side}))
+        with pytest.raises(
+            DataError, match=f"longer than the 24 tokens .* truncate reads its {part}"
+        ):
+            biphasic.encode(folder, [LONG])
     assert np.isfinite(biphasic.encode(folder, [LONG], long_texts="mean").vectors).all()
 
 
