@@ -34,6 +34,7 @@ from biphasic.store import RESULT, STATE, Store
 from biphasic.study.inputs.corpus import (
     CorpusJob,
     DataPaths,
+    as_run,
     corpus_of,
     is_local,
     locate_corpus,
@@ -44,7 +45,6 @@ from biphasic.study.inputs.corpus import (
     recall,
     remember,
     tasks_of,
-    with_tokenizer,
 )
 from biphasic.study.inputs.tasks import Missing, PlannedTask, TaskResolver, count_in_text
 from biphasic.study.plan.finetuning import check_lengths, compute_baselines, other_reading
@@ -243,7 +243,7 @@ def _fingerprint(study: Study, assumed: list[str]) -> DataFingerprint:
     corpora = phase_data(recipes)
     for name, own in phase_corpora(recipes).items():
         if isinstance(own, CorpusConfig):
-            text = with_tokenizer(own, folder / "tokenizer") if folder else own
+            text = as_run(own, folder / "tokenizer") if folder else own
             built = _built_folder(text, store) if folder else None
             title = "corpus of a phase"
             corpora[name] = (

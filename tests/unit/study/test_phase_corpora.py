@@ -11,7 +11,7 @@ import yaml
 
 from biphasic import adapt, pretrain
 from biphasic.data.building.build import build_corpus
-from biphasic.data.building.config import CorpusConfig
+from biphasic.data.building.config import CorpusConfig, phase_corpus
 from biphasic.data.corpus import Corpus
 from biphasic.data.rows import BatchShape, RowPlan
 from biphasic.errors import ConfigError, DataError, StoppedError
@@ -306,6 +306,18 @@ def test_text_for_a_finished_run_corpus_must_be_named(texts, tmp_path):
     parts = ("phases.1.corpus: the run's corpus is finished", "give sources")
     refused(ConfigError, parts, pretrain, recipe(texts) | {"phases": phases}, **run)
     assert pretrain(recipe(texts), **run).is_dir()
+
+
+def test_what_a_finished_corpus_holds_out_no_phase_reads(texts, tmp_path):
+    settings = {**corpus(texts), "heldout_fraction": 0.4}
+    build_corpus(CorpusConfig(**settings), tmp_path / "made", say=lambda _: None)
+    run = {"corpus": str(tmp_path / "made"), "root": tmp_path / "runs", "quiet": True}
+    own = {"sources": [str(texts)]}
+    pretrain(recipe(texts) | {"phases": [clm(1), mlm(1, corpus=own)]}, **run)
+    [train] = tmp_path.glob("runs/store/data/*/train")
+    assert Corpus(train).content_hash == Corpus(tmp_path / "made/train").content_hash
+    compared, made = CorpusConfig(**own | {"against": ["sst2"]}), CorpusConfig(folder=Path("made"))
+    assert phase_corpus(compared, made, where="corpus").against == ("sst2",)
 
 
 def test_another_tokenizer_is_refused_before_text_is_tokenised(texts, tmp_path):

@@ -308,7 +308,7 @@ def merge_builds(
     for corpus in (train[0], heldout[0]):
         verify_tokenizer(parts[0].tokenizer, corpus)
     fractions = {
-        f"{fraction:g}" for record in records for fraction in _heldout_fractions(record["origin"])
+        f"{fraction:g}" for record in records for fraction in heldout_fractions(record["origin"])
     }
     with building(folder, merged["origin"], say=say) as work:
         if work:
@@ -389,10 +389,10 @@ def _merged_record(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _heldout_fractions(origin: dict[str, Any]) -> Iterator[float]:
+def heldout_fractions(origin: dict[str, Any]) -> Iterator[float]:
     """Yield the fractions that a build, or each part of a merged one, holds out."""
     for part in origin.get("merged", ()):
-        yield from _heldout_fractions(part)
+        yield from heldout_fractions(part)
     if "settings" in origin:
         yield origin["settings"]["heldout_fraction"]
 

@@ -153,7 +153,8 @@ def phase_corpus(own: CorpusConfig, run: CorpusConfig, *, where: str) -> CorpusC
     given = {n: v for n in own.model_fields_set if (v := getattr(own, n)) is not None}
     for name in _OF_RUN:
         # A document is held out everywhere or nowhere, and compared with the same tasks.
-        if name in given and given[name] != getattr(run, name):
+        is_own = name == "against" and run.folder is not None  # whose record has hashes alone
+        if name in given and given[name] != getattr(run, name) and not is_own:
             raise ConfigError(
                 f"{where}.{name}: all corpora of a run share it; set it in the run's corpus, or "
                 "name the folder of a corpus from 'biphasic corpus build'"

@@ -19,7 +19,7 @@ from biphasic.data.building.build import (
     notes_on,
     read_record,
 )
-from biphasic.data.building.built import read_tokenizer, verify_tokenizer
+from biphasic.data.building.built import heldout_fractions, read_tokenizer, verify_tokenizer
 from biphasic.data.building.config import CorpusConfig, corpus_name
 from biphasic.data.building.gather import BuildProgress, BuildReport
 from biphasic.data.building.selection import TaskTexts
@@ -122,7 +122,7 @@ class DataPaths(Config):
             if isinstance(corpus, Path):
                 corpora[name] = corpus
                 continue
-            given = with_tokenizer(corpus, self.tokenizer)
+            given = as_run(corpus, self.tokenizer)
             settings = given.at_commits()
             corpora[name] = folder = locate_corpus(settings, store)
             if not is_built(folder):
@@ -133,9 +133,12 @@ class DataPaths(Config):
         return self.model_copy(update={"corpora": corpora})
 
 
-def with_tokenizer(corpus: CorpusConfig, tokenizer: Path) -> CorpusConfig:
-    """Return a phase's corpus with the tokenizer of the run's."""
-    return corpus.model_copy(update={"tokenizer": str(tokenizer)})
+def as_run(corpus: CorpusConfig, tokenizer: Path) -> CorpusConfig:
+    """Return a phase's corpus with the run's tokenizer; what the run holds out is held out."""
+    # The settings of a finished corpus are in its record. Merged ones may have several fractions.
+    fractions = heldout_fractions(read_record(tokenizer.parent)["origin"])
+    fraction = max(fractions, default=corpus.heldout_fraction)
+    return corpus.model_copy(update={"tokenizer": str(tokenizer), "heldout_fraction": fraction})
 
 
 def phase_corpora(recipes: Iterable[Recipe]) -> dict[str, Path | CorpusConfig]:
