@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -159,6 +159,8 @@ def embedding_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
     """Read how a model embeds, by its sentence-transformers files or else as in fine-tuning."""
     if choices.prefix is not None and choices.prompt is not None:
         raise ConfigError("--prefix and --prompt both set the text before each input; give one")
+    if (how := choices.long_texts) not in (None, *get_args(LongVectors)):
+        raise ConfigError(f"long_texts: unknown value '{how}'; give mean or truncate")
     with reading(folder, ModelFilesError):
         if (folder / MODULES).is_file():
             return _sentence_settings(folder, choices)

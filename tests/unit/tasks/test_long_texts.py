@@ -8,6 +8,7 @@ import os
 import resource
 import shutil
 import threading
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -311,9 +312,11 @@ def test_vectors_of_long_texts_are_asked_for(one_thread, encoder, tmp_path):
         r"list:2: longer than the 64 tokens .*\(1 of 2 are\); --long-texts mean reads windows of "
         "it, and truncate reads its beginning"
     )
-    for encode in (biphasic.load(encoder).encode, lambda t: biphasic.encode(encoder, t)):
+    for encode in (biphasic.load(encoder).encode, partial(biphasic.encode, encoder)):
         with pytest.raises(DataError, match=message):
             encode(texts)
+        with pytest.raises(ConfigError, match="long_texts: unknown value 'max'; give mean or"):
+            encode(texts, long_texts="max")
     cut = biphasic.encode(encoder, texts, long_texts="truncate")
     assert cut.notes == ("truncated: 1 of 2, longer than 64 tokens",)
     # A limit of one's own is there to cut texts.
