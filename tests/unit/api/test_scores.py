@@ -180,7 +180,7 @@ def test_pairs_that_are_named_are_corrected_together(tmp_path):
     assert "b is" in str(found)
     assert "Average" not in str(found)
     assert "Exploratory" not in str(found)
-    again = biphasic.analyze(tmp_path).compare(pairs)
+    again = biphasic.analyze(tmp_path).compare(zip(*zip(*pairs, strict=True), strict=True))
     assert again.frame.equals(frame)
 
 

@@ -390,9 +390,9 @@ class Analysis(Shown):
         chart = strips_of(self.scores, by_model, titles)
         return inline(to_svg(draw(chart), name="scores")) if isinstance(chart, Chart) else ""
 
-    def compare(self, pairs: Sequence[tuple[str, str]] = ()) -> Comparisons:
+    def compare(self, pairs: Iterable[tuple[str, str]] = ()) -> Comparisons:
         """Test whether pairs of models differ, by default the best of each dataset and others."""
-        scores = self.scores
+        scores, pairs = self.scores, [*pairs]  # `zip` is read once
         names = {written: name for name, written in scores.written_names.items()}
         for pair in pairs:
             if isinstance(pair, str) or len(pair) != 2 or pair[0] == pair[1]:
