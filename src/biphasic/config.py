@@ -36,6 +36,7 @@ _MOST_DEPTH = 100  # Maximum depth of the values in a file of settings.
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 DURATION = r"^[0-9]{1,4}:[0-5][0-9]:[0-5][0-9]$"  # Pattern of times `HH:MM:SS`.
 _MOST_SHOWN = 80
+_EXAMPLES = {"--set": "seed=1", "--lora": "rank=16", "--compute": "processes=2"}
 _MOST_ISSUES = 100
 _MOST_PASSES = 8  # Unknown keys can hide others at as many depths.
 _LONGEST_NAME = 200
@@ -247,7 +248,8 @@ def apply_override(raw: dict[str, Any], override: str, *, option: str = "--set")
     key, separator, text = override.partition("=")
     where = f"{option} {override}"
     if not separator or not key:
-        raise ConfigError(f"{where}: expected KEY=VALUE, e.g. {key or 'seed'}=1")
+        example = f"{key}=1" if key[:1].isalpha() else _EXAMPLES[option]
+        raise ConfigError(f"{where}: expected KEY=VALUE, e.g. {example}")
     with reading(where, ConfigError):
         try:
             value = _parse_yaml(text)

@@ -236,6 +236,7 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
             errors = getattr(error.__cause__, "errors", list)()  # pydantic's, of newer typers
             if errors and (refused := repr(errors[0]["input"])) not in error.message:
                 error.message += f", not {refused}"

@@ -21,6 +21,14 @@ UNCLEAR = {
         "evaluate", "encoder", "--task", "sc:x", "--learning-rate", "1e-3,2e-3",
         "not '1e-3,2e-3'; repeat the option for several",
     ),
+    "a rank alone": (
+        "adapt", "encoder", "--corpus", "c.txt", "--out", "o", "--lora", "4",
+        "--lora 4: expected KEY=VALUE, e.g. rank=16",
+    ),
+    "a way that is not there": (
+        "predict", "finetuned", "body.csv", "--long-texts", "men",
+        "'--long-texts': 'men' is not one of 'mean', 'max', 'truncate'",
+    ),
     "encode names --column": ("encode", "encoder", "body.csv", "--out", "o.npy", "--column"),
     "a semicolon": ("encode", "encoder", "semicolons.csv", "--out", "o.npy", "semicolons separate"),
     "a semicolon, predicting": (

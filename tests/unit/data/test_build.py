@@ -680,6 +680,17 @@ def test_a_corpus_is_not_built_into_its_source(tmp_path, configure):
     assert [file.name for file in (tmp_path / "texts").iterdir()] == ["a.txt"]
 
 
+def test_a_source_that_gives_no_text_is_named(tmp_path, configure):
+    rows = [{"text": f"the array of {number} rows", "language": "en"} for number in range(200)]
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sources = [{"source": str(path), "only": {"language": code}} for code in ("ger", "en")]
+    said: list[str] = []
+    build(configure(*sources, heldout_fraction=0.1), tmp_path / "c", say=said.append)
+    warned = [line for line in said if "no training document" in line]
+    assert warned == ["warning: t.jsonl:ger: gives no training document; check its path and 'only'"]
+
+
 def test_workers_are_as_many_as_the_process_may_use(monkeypatch, all_cores):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 8}, raising=False)
     assert all_cores() == 3

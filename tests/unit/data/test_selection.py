@@ -48,6 +48,10 @@ def test_two_columns_of_a_file_are_two_sources():
             {"sources": [{"source": "a", "share": 1}], "share": {"temperature": 0.5}},
             "share: sources have their own; remove one of both",
         ),
+        (
+            {"sources": [{"source": "a", "share": 1}, "b"], "share": {"temperature": 0.5}},
+            "share: sources have their own; remove one of both",
+        ),
         ({"sources": ["a"], "share": {"temperature": 0.5}}, "share: there is only one source"),
         ({"sources": ["a", "b"], "share": {"temperature": 1.5}}, "share.temperature: input should"),
         ({"sources": ["a", "b"], "share": {}}, "'share.temperature' is required"),

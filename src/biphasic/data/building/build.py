@@ -59,8 +59,8 @@ from biphasic.shown import Shown
 from biphasic.store import CORPUS, TOKENIZER, ArtifactType, is_complete
 
 _MORE_HELDOUT = (
-    "add more text, or raise heldout_fraction (--heldout-fraction, or in a corpus file or 'corpus' "
-    "of a study; docs/corpora.md)"
+    "add more text, or raise heldout_fraction (in a corpus file or 'corpus' of a study, or by "
+    "--heldout-fraction of 'biphasic corpus build'; docs/corpora.md)"
 )
 BUILD_VERSION = 1  # increase by hand whenever the same settings would give a different corpus
 SAMPLE_BYTES = 100_000_000  # maximum text for training a tokenizer
@@ -426,6 +426,9 @@ def _assemble(
                 left_out.update(source.left_out_counts())
                 left_out["held_out"] += source.counts("heldout")["documents"]
             raise _no_training([*counts], left_out)
+        for name, count in counts.items() if split == "train" else ():
+            if not count["documents"]:
+                say(f"warning: {name}: gives no training document; check its path and 'only'")
         if split == "heldout" and not number:
             raise DataError(f"no document is held out; {_MORE_HELDOUT}")
         if split == "heldout" and number < FEW_HELDOUT:

@@ -85,7 +85,7 @@ class CorpusConfig(Config):
                     f"'{self.sources[first].source}'; remove one"
                 )
         shares = [source.share is not None for source in self.sources]
-        if any(shares) and not all(shares):
+        if any(shares) and not all(shares) and not self.share:
             without = self.sources[shares.index(False)].source
             raise ValueError(f"give all sources a share or none; '{without}' has none")
         # A phase that names no sources has those of its run.

@@ -20,6 +20,7 @@ from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
+from biphasic.config import closest
 from biphasic.errors import DataError, reading
 from biphasic.rows import Row, plain_name, plain_suffix, rows, text_fault
 from biphasic.seeds import permutation, stream
@@ -368,7 +369,9 @@ class RecordFiles(Examples):
                 )
         for column in chosen.values():
             if column not in there:
-                raise DataError(f"{path}:1: no column '{column}'; {_available(there)}")
+                raise DataError(
+                    f"{path}:1: no column '{column}'{closest(column, there)}; {_available(there)}"
+                )
         for row in rows:
             if lacking := next((name for name in chosen.values() if name not in row.value), None):
                 raise row.lacks(lacking)
