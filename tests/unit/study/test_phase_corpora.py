@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from biphasic import adapt, pretrain
+from biphasic.config import parse_config
 from biphasic.data.building.build import build_corpus
 from biphasic.data.building.config import CorpusConfig, phase_corpus
 from biphasic.data.corpus import Corpus
@@ -20,6 +21,8 @@ from biphasic.files import file_sha256
 from biphasic.study.plan.finished import outdated_arms
 from biphasic.study.resolve import resolve
 from biphasic.study.run.jobs import load_job
+from biphasic.study.settings.load import study_text
+from biphasic.study.settings.study import StudyConfig
 from biphasic.study.study import Study
 from refusals import refusals, refused
 from small_root import prepare, study_of, write_texts
@@ -318,6 +321,16 @@ def test_what_a_finished_corpus_holds_out_no_phase_reads(texts, tmp_path):
     assert Corpus(train).content_hash == Corpus(tmp_path / "made/train").content_hash
     compared, made = CorpusConfig(**own | {"against": ["sst2"]}), CorpusConfig(folder=Path("made"))
     assert phase_corpus(compared, made, where="corpus").against == ("sst2",)
+
+
+def test_a_study_in_full_reads_the_same_text(texts, tmp_path):
+    """A phase that names no sources has its run's, also in a file from `--print-config`."""
+    own = {"max_documents": 9}
+    config = study(texts, arms=[{"name": "a", "phases": [clm(1), mlm(1, corpus=own)]}])
+    again = parse_config(StudyConfig, yaml.safe_load(study_text(config)), where="full.yaml")
+    one, other = (each.recipe_of(each.arms[0]).phases[1].corpus for each in (config, again))
+    assert one == other
+    assert one.sources == config.corpus.sources
 
 
 def test_another_tokenizer_is_refused_before_text_is_tokenised(texts, tmp_path):

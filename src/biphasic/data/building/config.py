@@ -6,7 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    SerializerFunctionWrapHandler,
+    WrapSerializer,
+    model_validator,
+)
 
 from biphasic.config import Config, nearest, parse_config
 from biphasic.data.text.source import SourceContext, TextSource
@@ -138,10 +146,19 @@ class CorpusConfig(Config):
         )
 
 
+def _only_own(corpus: Path | CorpusConfig, write: SerializerFunctionWrapHandler) -> Any:
+    """Return what is written of a phase's corpus: what it does not set is the run's."""
+    written = write(corpus)
+    if isinstance(corpus, Path):
+        return written
+    return {name: value for name, value in written.items() if name in corpus.model_fields_set}
+
+
 # A finished corpus has no other settings than its folder.
 PhaseCorpus = Annotated[
     Path | CorpusConfig,
     AfterValidator(lambda corpus: getattr(corpus, "folder", None) or corpus),
+    WrapSerializer(_only_own),
 ]
 _OF_RUN = ("tokenizer", "vocab_size", "against", "heldout_fraction")
 
