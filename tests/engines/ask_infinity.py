@@ -1,6 +1,5 @@
 """Vectors by infinity, of the engine that is asked for; they have length 1."""
 
-import importlib.metadata
 import json
 import os
 import sys
@@ -15,6 +14,7 @@ options = EngineArgs(
     dtype="float32",
     trust_remote_code=request["needs_code"],
     bettertransformer=False,
+    pooling_method="mean",  # its ONNX engine reads none from the folder, and takes the first token
     model_warmup=False,
 )
 engines = SyncEngineArray([options])
@@ -27,5 +27,5 @@ def embed(texts):
 
 
 answer = {"alone": [embed([text])[0] for text in texts], "together": embed(texts)}
-print(json.dumps({"version": importlib.metadata.version("infinity-emb"), **answer}), flush=True)
+print(json.dumps(answer), flush=True)
 os._exit(0)  # its threads fail to end

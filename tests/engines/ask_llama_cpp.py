@@ -12,7 +12,7 @@ from conversion import base
 
 # It knows a pre-tokenizer by a hash of what a tokenizer makes of a text; ours is that of GPT-2.
 base.TextModel.get_vocab_base_pre = lambda *_: "gpt-2"
-file = f"{request['folder']}.gguf"
+file = f"{request['folder']}-{sys.argv[1]}.gguf"
 sys.argv = ["convert", request["folder"], "--outfile", file, "--outtype", sys.argv[1]]
 convert_hf_to_gguf.main()
 
@@ -31,4 +31,4 @@ one, many = load(request["max_seqlen"]), load(request["max_seqlen"] * 8)
 alone = [one.embed([text])[0] for text in texts]
 # Texts are cut to the size of a batch, not to the length that the model reads.
 answer = {"alone": alone, "together": [*many.embed(texts[:-1]), alone[-1]]}
-print(json.dumps({"version": llama_cpp.__version__, **answer}))
+print(json.dumps(answer))

@@ -12,4 +12,4 @@ const extract = await pipeline("feature-extraction", basename(request.folder), {
 const embed = async (texts) => (await extract(texts, { pooling: "mean" })).tolist();
 const alone = [];
 for (const text of request.texts) alone.push((await embed([text]))[0]);
-console.log(JSON.stringify({ version: env.version, alone, together: await embed(request.texts) }));
+console.log(JSON.stringify({ alone, together: await embed(request.texts) }));

@@ -1,10 +1,11 @@
 """Ask other engines for the vectors of a small encoder's exports, and compare these with ours.
 
     make test-engines                                    # an hour, most of it for installing
-    .venv/bin/python tests/engines/run.py --only llama   # engines with this in their name
+    .venv/bin/python tests/engines/run.py --only llama   # print those with this in their name
 
-Each engine has an environment of its own in `build/engines`, which stays until `make clean`. The
-outcomes are in `src/biphasic/export/engines.json`, which model cards read, and in `docs/export.md`.
+Each engine has an environment of its own in `build/engines`, which stays until `make clean`. A run
+of all engines writes the outcomes to `src/biphasic/export/engines.json`, which model cards read,
+and to `docs/export.md`: all rows are of one run.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,7 @@ import numpy as np
 from biphasic import encode, export_model, pretrain
 from biphasic.data.tokens.tokenizer import TextTokenizer
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "engines"
 RECORD = ROOT / "src" / "biphasic" / "export" / "engines.json"
 PAGE = ROOT / "docs" / "export.md"
@@ -33,6 +36,8 @@ BEGIN, END = "<!-- engines -->\n\n", "\n<!-- end -->"
 # An open range of torch's versions would bring gigabytes of CUDA.
 TORCH, TRANSFORMERS = "torch==2.13.0", "transformers==4.57.6"
 LEAST_COSINE = 0.9999
+INSTALLING, ASKING = 7200, 600  # limits in seconds; one engine is compiled
+AT_ONCE = 4  # engines that are asked; each uses one core
 LLAMA_CPP = "llama_cpp_python-0.3.36"
 
 
@@ -44,6 +49,7 @@ class Engine:
     script: str
     arguments: tuple[str, ...] = ()
     environment: str = ""  # its folder; empty: that of biphasic
+    package: str = ""  # whose version is its own; empty: that of its name
     packages: tuple[str, ...] = ()
     forms: tuple[str, ...] = ("eurobert", "llama", "own")
     is_graph: bool = False  # it reads ONNX
@@ -56,13 +62,10 @@ OLD: Any = {
     "packages": (TORCH, TRANSFORMERS, "sentence-transformers==5.7.0", "optimum-onnx==0.1.0",
                  "onnx==1.23.2", "onnxruntime==1.32.0"),
 }  # fmt: skip
-INFINITY: Any = {
-    "environment": "infinity",
-    "packages": (TORCH, TRANSFORMERS, "infinity-emb[torch]==0.0.78", "optimum-onnx==0.1.0",
-                 "onnxruntime==1.32.0"),
-}  # fmt: skip
+INFINITY = "infinity-emb[torch]==0.0.78"
 GGUF: Any = {
     "environment": "llama-cpp",
+    "package": "llama-cpp-python",
     "packages": (TORCH, TRANSFORMERS, "sentencepiece", "protobuf", f"{BUILD / LLAMA_CPP}.tar.gz"),
 }
 CONVERTER = str(BUILD / LLAMA_CPP / "vendor" / "llama.cpp")
@@ -74,9 +77,14 @@ ENGINES = (
            **OLD, **GRAPHS),
     Engine("fastembed", "ask_fastembed.py", environment="fastembed",
            packages=("fastembed==0.9.1",), **GRAPHS),
-    Engine("infinity", "ask_infinity.py", ("torch",), **INFINITY),
-    Engine("infinity", "ask_infinity.py", ("optimum",), **INFINITY, **GRAPHS),
+    Engine("infinity", "ask_infinity.py", ("torch",), environment="infinity",
+           package="infinity-emb", packages=(TORCH, TRANSFORMERS, INFINITY)),
+    # Later releases of optimum do not find the file that infinity names.
+    Engine("infinity", "ask_infinity.py", ("optimum",), environment="infinity-onnx",
+           package="infinity-emb", packages=(TORCH, "transformers==4.48.3", INFINITY,
+           "optimum==1.24.0", "onnx==1.23.2", "onnxruntime==1.32.0"), **GRAPHS),
     Engine("transformers.js", "ask_transformers_js.mjs", environment="node",
+           package="@huggingface/transformers",
            packages=("@huggingface/transformers@4.3.2",), **GRAPHS),
     Engine("llama-cpp-python", "ask_llama_cpp.py", ("f32", CONVERTER), **GGUF),
     Engine("llama-cpp-python, q8_0:", "ask_llama_cpp.py", ("q8_0", CONVERTER), **GGUF,
@@ -88,26 +96,20 @@ def main() -> int:
     """Return 1 if an engine gave other vectors than before."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="a part of an engine's name")
-    parser.add_argument("--page-only", action="store_true", help="write the page from its record")
     parser.add_argument("--work", type=Path, help="folder of exports, which are kept")
     options = parser.parse_args()
     before = json.loads(RECORD.read_text("utf-8"))
-    record, order = {key(row): row for row in before}, [key(vars(engine)) for engine in ENGINES]
-    if not options.page_only:
-        with tempfile.TemporaryDirectory(prefix="biphasic-engines-") as folder:
-            trial = Trial.made((options.work or Path(folder)).resolve())
-            for engine in ENGINES:
-                if options.only in engine.name:
-                    record[key(vars(engine))] = trial.row(engine)
-                    rows = [record[name] for name in order if name in record]
-                    RECORD.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
-    rows = json.loads(RECORD.read_text("utf-8"))
+    engines = [engine for engine in ENGINES if options.only in engine.name]
+    with tempfile.TemporaryDirectory(prefix="biphasic-engines-") as folder:
+        trial = Trial.made((options.work or Path(folder)).resolve())
+        faults = {engine: installed(engine) for engine in engines}
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            rows = [*pool.map(trial.row, engines, faults.values())]
+    if len(rows) < len(ENGINES):
+        return 0
+    RECORD.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
     PAGE.write_text(page(rows, PAGE.read_text("utf-8")), "utf-8")
     return [*map(outcomes_of, before)] != [*map(outcomes_of, rows)]
-
-
-def key(row: dict[str, Any]) -> tuple[str, str, bool]:
-    return row["name"], row["environment"], row["is_graph"]
 
 
 def outcomes_of(row: dict[str, Any]) -> dict[str, str]:
@@ -152,54 +154,64 @@ class Trial:
             causal_vectors(work / "llama", texts),
         )
 
-    def row(self, engine: Engine) -> dict[str, Any]:
-        """Return what an engine makes of each form."""
-        outcomes, version = {}, ""
-        for form in engine.forms:
-            answer = self.ask(engine, form)
-            version = answer.get("version", version)
-            outcomes[form] = outcome = self.outcome(engine, answer)
-            print(engine.name, engine.environment, form, outcome, flush=True)
-        kept = {"name": engine.name, "environment": engine.environment, "version": version}
-        return {**kept, "is_graph": engine.is_graph, "outcomes": outcomes}
+    def row(self, engine: Engine, fault: str) -> dict[str, Any]:
+        """Return what an engine makes of each form, or the fault of its installation."""
+        untested = {"outcome": "untested", "message": fault}
+        row = {
+            "name": engine.name,
+            "environment": engine.environment,
+            "version": "" if fault else version_of(engine),
+            "is_graph": engine.is_graph,
+            "outcomes": {
+                form: untested if fault else self.asked(engine, form) for form in engine.forms
+            },
+        }
+        print(json.dumps(row), flush=True)
+        return row
 
-    def ask(self, engine: Engine, form: str) -> dict[str, Any]:
-        """Return an engine's vectors, or the last line that it printed."""
+    def asked(self, engine: Engine, form: str) -> dict[str, Any]:
+        """Return what an engine makes of its own copy of an export: optimum writes into it."""
+        source = self.work / (f"{form}-onnx" if engine.is_graph else form)
+        with tempfile.TemporaryDirectory(prefix="biphasic-engines-") as copies:
+            return self.outcome(engine, form, shutil.copytree(source, Path(copies) / source.name))
+
+    def outcome(self, engine: Engine, form: str, folder: Path) -> dict[str, Any]:
+        """Ask an engine for the vectors of a folder, and compare them with ours."""
         request = {
-            "folder": str(self.work / (f"{form}-onnx" if engine.is_graph else form)),
+            "folder": str(folder),
             "texts": self.texts,
             "width": self.ours.shape[1],
             "max_seqlen": MAX_SEQLEN,
             "needs_code": form == "own",
         }
+        words = "-".join((engine.name, *engine.arguments[:1], engine.environment, form))
         script = Path(__file__).with_name(engine.script)
-        done = subprocess.run(
-            [*runner(engine), str(script), *engine.arguments],
-            input=json.dumps(request), capture_output=True, text=True, check=False,
-            env=self.environment(), cwd=BUILD / "node",
-        )  # fmt: skip
-        (BUILD / f"{engine.name}-{engine.environment}-{form}.log").write_text(
-            done.stdout + done.stderr
-        )
+        try:
+            done = subprocess.run(
+                [interpreter(engine), str(script), *engine.arguments],
+                input=json.dumps(request), capture_output=True, text=True, check=False,
+                env=self.environment(words), cwd=BUILD / "node", timeout=ASKING,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return {"outcome": "untested", "message": f"no answer in {ASKING} seconds"}
+        (BUILD / f"{words}.log").write_text(done.stdout + done.stderr)
         if done.returncode:
             lines = [*done.stderr.splitlines(), f"status {done.returncode}"]
-            line = next((line for line in lines if "Error: " in line), lines[-1])
-            return {"refused": line.replace(f"{self.work}/", "")}
-        return json.loads(done.stdout.splitlines()[-1])
+            line = next((line for line in lines if "error:" in line.lower()), lines[-1])
+            return {"outcome": "refuses", "message": line.replace(f"{folder.parent}/", "")[:200]}
+        return self.compared(engine, json.loads(done.stdout.splitlines()[-1]))
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, name: str) -> dict[str, str]:
         """Return variables with which nothing is asked of the hub, or kept in a home."""
         offline = {
             "HF_HUB_OFFLINE": "1",
             "TRANSFORMERS_OFFLINE": "1",
-            "HF_HOME": str(self.work / "hf"),
+            "HF_HOME": str(self.work / "hf" / name),
         }
         return {**os.environ, **offline, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}
 
-    def outcome(self, engine: Engine, answer: dict[str, Any]) -> dict[str, Any]:
+    def compared(self, engine: Engine, answer: dict[str, Any]) -> dict[str, Any]:
         """Compare an answer with our vectors, alone and in a batch."""
-        if "refused" in answer:
-            return {"outcome": "refuses", "message": answer["refused"][:200]}
         theirs = [np.array(answer[way]) for way in ("alone", "together")]
         ours, causal = (
             [cosines(vectors, some) for some in theirs] for vectors in (self.ours, self.causal)
@@ -255,28 +267,54 @@ def cosines(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     return (ours * theirs).sum(1) / norms
 
 
-def runner(engine: Engine) -> list[str]:
-    """Return the command that runs a script of an engine, after its environment is made."""
+def installed(engine: Engine) -> str:
+    """Make the environment of an engine; return what went wrong."""
     folder = BUILD / engine.environment
     (BUILD / "node").mkdir(parents=True, exist_ok=True)
-    if not engine.environment:
-        return [sys.executable]
-    python, stamp = folder / "bin" / "python", folder / "installed.txt"
-    if not stamp.is_file() or stamp.read_text() != str(engine.packages):
-        if engine.environment == "node":
-            install = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund"]
-            subprocess.run([*install, *engine.packages], check=True, cwd=folder)
-        else:
-            subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-            pip = [str(python), "-m", "pip"]
-            if engine.environment == "llama-cpp" and not (BUILD / LLAMA_CPP).is_dir():
-                source = LLAMA_CPP.replace("_", "-").replace("-cpp-python-", "-cpp-python==")
-                options = ["--no-deps", "--no-binary", ":all:", "--dest", str(BUILD)]
-                subprocess.run([*pip, "download", *options, source], check=True)
-                subprocess.run(["/bin/tar", "xzf", f"{LLAMA_CPP}.tar.gz"], check=True, cwd=BUILD)
-            subprocess.run([*pip, "install", "--quiet", *engine.packages], check=True)
-        stamp.write_text(str(engine.packages))
-    return ["node"] if engine.environment == "node" else [str(python)]
+    stamp = folder / "installed.txt"
+    if not engine.environment or (stamp.is_file() and stamp.read_text() == str(engine.packages)):
+        return ""
+    try:
+        install(engine, folder)
+    except (subprocess.SubprocessError, OSError) as error:
+        return f"not installed: {error}"[:200]
+    stamp.write_text(str(engine.packages))
+    return ""
+
+
+def install(engine: Engine, folder: Path) -> None:
+    def call(*command: str, cwd: Path = BUILD) -> None:
+        subprocess.run(command, check=True, cwd=cwd, timeout=INSTALLING)
+
+    if engine.environment == "node":
+        call("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", *engine.packages,
+             cwd=folder)  # fmt: skip
+        return
+    call(sys.executable, "-m", "venv", str(folder))
+    pip = (interpreter(engine), "-m", "pip")
+    if engine.environment == "llama-cpp" and not (BUILD / LLAMA_CPP).is_dir():
+        source = LLAMA_CPP.replace("_", "-").replace("-cpp-python-", "-cpp-python==")
+        call(*pip, "download", "--no-deps", "--no-binary", ":all:", "--dest", str(BUILD), source)
+        call("/bin/tar", "xzf", f"{LLAMA_CPP}.tar.gz")
+    call(*pip, "install", "--quiet", *engine.packages)
+
+
+def interpreter(engine: Engine) -> str:
+    if engine.environment == "node":
+        return "node"
+    python = BUILD / engine.environment / "bin" / "python"
+    return str(python) if engine.environment else sys.executable
+
+
+def version_of(engine: Engine) -> str:
+    """Return the version of an engine that is installed."""
+    package = engine.package or engine.name
+    if engine.environment == "node":
+        file = BUILD / "node" / "node_modules" / package / "package.json"
+        return json.loads(file.read_text("utf-8"))["version"]
+    ask = f"import importlib.metadata as m; print(m.version({package!r}))"
+    command = [interpreter(engine), "-c", ask]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def page(record: Sequence[dict[str, Any]], text: str) -> str:
@@ -302,7 +340,7 @@ def cell(outcome: dict[str, Any] | None) -> str:
         return ""
     return (
         outcome["outcome"]
-        if outcome["outcome"] in ("causal", "refuses")
+        if "cosine" not in outcome or outcome["outcome"] == "causal"
         else f"{outcome['cosine']:.4f}"
     )
 
