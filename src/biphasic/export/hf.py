@@ -246,6 +246,11 @@ def check_as(as_: As, config: PretrainedConfig, *, where: Path | str, causal: bo
             f"as: this state was trained to read from left to right, and {as_} reads in both "
             "directions; use --as auto or llama, or --format hf"
         )
+    if type(config) is EuroBertConfig and config.mlp_bias and as_ != "eurobert":
+        raise ModelError(
+            f"{where}: as: {as_} has no biases in its feed-forward layers, and this model has; use "
+            "--as auto or eurobert"
+        )
     if type(config) is EuroBertConfig or eurobert_config(config) is not None:
         return
     if type(config) is not LlamaConfig:

@@ -149,6 +149,18 @@ def test_the_page_has_the_record_of_engines():
     assert "\n".join(rows) in (ROOT / "docs" / "export.md").read_text("utf-8")
 
 
+def test_an_engine_that_is_not_installed_is_a_row_without_numbers():
+    run = runpy.run_path(str(ROOT / "tests" / "engines" / "run.py"))
+    trial = run["Trial"](ROOT, [], None, None)
+    for engine in run["ENGINES"]:
+        row = trial.row(engine, "not installed: no space left")
+        assert {outcome["message"] for outcome in row["outcomes"].values()} == {
+            "not installed: no space left"
+        }
+        [line] = [*run["table"]([row])][2:]
+        assert line.count("untested") == len(engine.forms)
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_scaled_rotary_positions_have_old_and_new_keys(make_family, tmp_path):
     config = config_of(export_model(make_family("llama3"), tmp_path / "out", as_="llama"))
@@ -212,6 +224,10 @@ VECTORS = {"format": "sentence-transformers"}
         "biases": (
             ("llama", {"mlp_bias": True}, {"as_": "eurobert"}), ModelError, "no biases",
             "use --as auto or llama",
+        ),
+        "biases of an encoder": (
+            ("eurobert", {"mlp_bias": True}, {"as_": "llama"}), ModelError, "llama has no biases",
+            "use --as auto or eurobert",
         ),
         "left to right": (
             (None, CAUSAL, {"as_": "eurobert", **VECTORS}), ConfigError, "from left to right",
