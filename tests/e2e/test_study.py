@@ -259,6 +259,9 @@ def test_every_shipped_study_loads_and_plans(path, tmp_path):
         write_replication_data(tmp_path / "studies/data")
     if path.stem == "embeddings":
         write_embedding_data(tmp_path / "studies/data")
+    if path.stem == "llm2vec":
+        pairs = [Pair(f"query {n}", f"text {n}") for n in range(200)]
+        write_pairs(tmp_path / "studies/pairs", pairs, origin={})
     config = load_study(tmp_path / "studies" / path.name)
     assert config.name == path.stem
     plan = resolve(Study(config, tmp_path), missing="placeholder").plan
