@@ -128,9 +128,8 @@ class TextEncoder:
                 raise DataError(f"list:{place}: {fault}")
         choices = Choices(max_seqlen, prefix, prompt, normalize, long_texts)
         embedder = replace(self._embedder, settings=embedding_settings(self.folder, choices))
-        rows = ListedInput([{"text": text} for text in listed]).rows()
-        embedder.refuse_long([[*zip(rows, listed, strict=True)]], total=len(listed))
-        return embedder.embed(listed)[0]
+        rows = [*ListedInput([{"text": text} for text in listed]).rows()]
+        return embedder.embed(listed, rows, total=len(listed))[0]
 
     def predict(
         self,

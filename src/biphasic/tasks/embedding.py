@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -29,7 +29,7 @@ from biphasic.model.loading.hub import check_intact, locate_model, once
 from biphasic.model.loading.reading import loading, read_config
 from biphasic.records import StateRecord
 from biphasic.rows import Row
-from biphasic.tasks.encoding import Encoder, over_windows, windows_of
+from biphasic.tasks.encoding import Encoder, are_long, over_windows, windows_of
 from biphasic.tasks.inputs import refuse_long
 from biphasic.tasks.protocol import WINDOW_OVERLAP
 from biphasic.training.step.optimizer import set_precision
@@ -333,11 +333,24 @@ class Embedder:
         return self.encoder.model.config.hidden_size
 
     @torch.inference_mode()
-    def embed(self, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
-        """Return a vector for each text, [num_texts, width], and how many texts were cut."""
+    def embed(
+        self, texts: Sequence[str], rows: Sequence[Row] = (), *, total: int | None = None
+    ) -> tuple[NDArray[np.float32], int]:
+        """Return a vector for each text, [num_texts, width], and how many texts were cut.
+
+        With the `rows` of texts, of `total` ones, long texts are refused as by `refuse_long`.
+        """
         settings = self.settings
         encoded = self._encoded([settings.prefix + text for text in texts])
-        parts = [self._parts(text, ids) for text, ids in zip(texts, encoded, strict=True)]
+        long = [len(ids) > self._room for ids in encoded]
+        if rows:
+            self._refuse(zip(rows, long, strict=True), total)
+        is_whole = settings.long_texts == "mean"
+        windows = self._windows([*compress(texts, long)])
+        parts = [
+            next(windows) if is_whole and is_long else [self._part(ids)]
+            for ids, is_long in zip(encoded, long, strict=True)
+        ]
         vectors = np.zeros((len(texts), self.width), dtype=np.float32)
         # A tokenizer without special tokens gives no tokens for an empty text.
         filled = [index for index, [first, *_] in enumerate(parts) if len(first)]
@@ -349,27 +362,26 @@ class Embedder:
             if settings.is_normalized:
                 pooled = F.normalize(pooled, dim=-1)
             vectors[filled] = pooled.cpu().numpy()
-        is_whole = settings.long_texts == "mean"
-        return vectors, 0 if is_whole else sum(len(ids) > self._room for ids in encoded)
+        return vectors, 0 if is_whole else sum(long)
 
     def refuse_long(
         self, batches: Iterable[Sequence[tuple[Row, str]]], *, total: int | None
     ) -> None:
         """Refuse texts that the model cannot read whole, if nobody said how to read them."""
-        if self.settings.long_texts is not None:
-            return
 
         def lengths() -> Iterator[tuple[Row, bool]]:
             for batch in batches:
-                encoded = self._encoded([self.settings.prefix + text for _, text in batch])
-                yield from (
-                    (row, len(ids) > self._room)
-                    for (row, _), ids in zip(batch, encoded, strict=True)
-                )
+                texts = [self.settings.prefix + text for _, text in batch]
+                long = are_long(texts, self._encoded, room=self._room)
+                yield from zip((row for row, _ in batch), long, strict=True)
 
-        part = "end" if self.settings.keeps_end else "beginning"
-        remedy = f"--long-texts mean reads windows of it, and truncate reads its {part}"
-        refuse_long(lengths(), limit=self.settings.max_seqlen, remedy=remedy, total=total)
+        self._refuse(lengths(), total)
+
+    def _refuse(self, rows: Iterable[tuple[Row, bool]], total: int | None) -> None:
+        if self.settings.long_texts is None:
+            part = "end" if self.settings.keeps_end else "beginning"
+            remedy = f"--long-texts mean reads windows of it, and truncate reads its {part}"
+            refuse_long(rows, limit=self.settings.max_seqlen, remedy=remedy, total=total)
 
     @property
     def _room(self) -> int:
@@ -381,20 +393,24 @@ class Embedder:
             texts = [lower.normalize_str(text) for text in texts]
         return self.tokenizer.encode_many(texts)
 
-    def _parts(self, text: str, ids: list[int]) -> list[TokenIds]:
-        """Return the sequence of a text from its ids; if it is long, its part or its windows."""
+    def _part(self, ids: list[int]) -> TokenIds:
+        """Return the sequence of a text from its ids, cut to fit."""
         settings, room = self.settings, self._room
-        if len(ids) <= room or settings.long_texts != "mean":
-            part = ids[max(0, len(ids) - room) :] if settings.keeps_end else ids[:room]
-            return [np.array([*settings.begin, *part, *settings.end], dtype=np.int64)]
-        prefix, ids = self._encoded([settings.prefix, text])  # every window has the prefix
-        if len(prefix) >= room:
+        part = ids[max(0, len(ids) - room) :] if settings.keeps_end else ids[:room]
+        return np.array([*settings.begin, *part, *settings.end], dtype=np.int64)
+
+    def _windows(self, texts: Sequence[str]) -> Iterator[list[TokenIds]]:
+        """Yield the windows of each text, with the prefix before every one of them."""
+        settings = self.settings
+        prefix, *encoded = self._encoded([settings.prefix, *texts])
+        if len(prefix) >= self._room:
             raise ConfigError(
                 f"--long-texts mean: the {len(prefix)} tokens before each text leave no room for it"
             )
         begin, limits = (*settings.begin, *prefix), {"max_seqlen": settings.max_seqlen}
-        windows = windows_of(ids, begin, settings.end, **limits, overlap=WINDOW_OVERLAP)
-        return [sequence for _, sequence in windows]
+        for ids in encoded:
+            windows = windows_of(ids, begin, settings.end, **limits, overlap=WINDOW_OVERLAP)
+            yield [sequence for _, sequence in windows]
 
 
 _GPU_BATCH_TOKENS = 65_536

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Literal
 
 import numpy as np
@@ -168,6 +169,17 @@ def encode_texts(
     encoded = tokenizer.encode_many(texts)
     cut = [len(ids) + 2 > max_seqlen for ids in encoded]
     return [frame(ids, tokenizer, max_seqlen=max_seqlen) for ids in encoded], cut
+
+
+def are_long(
+    texts: Sequence[str], encode: Callable[[Sequence[str]], list[list[int]]], *, room: int
+) -> list[bool]:
+    """Return which texts have more tokens than there is room for, without tokenising short ones."""
+    # A token has at least one byte. Only a normalizer that lengthens texts can make more of them:
+    # such a text is missed here, and found when it is read.
+    may_be_long = [len(text.encode()) > room for text in texts]
+    lengths = map(len, encode([*compress(texts, may_be_long)]))
+    return [is_long and next(lengths) > room for is_long in may_be_long]
 
 
 def window_borders(num_tokens: int, capacity: int, *, overlap: int) -> list[tuple[int, int]]:

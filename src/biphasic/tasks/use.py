@@ -367,11 +367,10 @@ def encode_file(
     with _writer(out, embedder.width) as write:
 
         def encode(window: list[tuple[Row, str]]) -> tuple[int, int]:
-            if source.is_stream:
-                embedder.refuse_long([window], total=None)
-            vectors, num_cut = embedder.embed([text for _, text in window])
-            write([row.id() for row, _ in window], vectors)
-            return num_cut, sum(not text.strip() for _, text in window)
+            rows, texts = zip(*window, strict=True)
+            vectors, num_cut = embedder.embed(texts, rows)
+            write([row.id() for row in rows], vectors)
+            return num_cut, sum(not text.strip() for text in texts)
 
         return windows.run(read(), encode, max_seqlen=settings.max_seqlen)
 

@@ -24,7 +24,7 @@ from transformers import AutoModel, AutoModelForTokenClassification
 import biphasic
 from biphasic.errors import ConfigError, DataError
 from biphasic.export.hf import write_sentence_transformers
-from biphasic.tasks.encoding import FinetunedModel
+from biphasic.tasks.encoding import FinetunedModel, are_long
 from biphasic.tasks.kinds.tagging import TagLearner, Words
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import HeadRecord
@@ -339,6 +339,28 @@ def test_a_sentence_model_reads_long_texts_by_windows_of_its_limit(one_thread, e
         ):
             biphasic.encode(folder, [LONG])
     assert np.isfinite(biphasic.encode(folder, [LONG], long_texts="mean").vectors).all()
+
+
+def test_only_texts_with_more_bytes_than_room_are_tokenised_to_find_long_ones():
+    given = []
+
+    def encode(texts):
+        given.extend(texts)
+        return TOKENIZER.encode_many(texts)
+
+    texts = ["q" * 9, "the cat sat", "é" * 5, "", "q" * 10, "zq" * 9]
+    assert are_long(texts, encode, room=9) == [False, False, True, False, True, True]
+    assert given == ["the cat sat", "é" * 5, "q" * 10, "zq" * 9]
+
+
+def test_a_text_that_its_tokenizer_lengthens_is_refused_too(one_thread, finetuned):
+    folder, texts = finetuned("sc"), ["the cat", "\ufdfa" * 10]  # NFKC makes 18 characters of each
+    rules = json.loads((folder / "tokenizer.json").read_text())
+    changed = json.dumps({**rules, "normalizer": {"type": "NFKC"}})
+    (folder / "tokenizer.json").write_text(changed)
+    for verb in (biphasic.predict, biphasic.encode):
+        with pytest.raises(DataError, match="list:2: longer than the 64 tokens"):
+            verb(folder, texts)
 
 
 @pytest.mark.slow

@@ -212,8 +212,11 @@ class AnswerLearner(Learner):
 
     @classmethod
     def is_cut(cls, finetuned: FinetunedModel, examples: Sequence[Question]) -> list[bool]:
-        questions = finetuned.tokenizer.encode_many([example.question for example in examples])
-        return [len(ids) > cls.limit(finetuned.protocol) for ids in questions]
+        from biphasic.tasks.encoding import are_long
+
+        questions = [example.question for example in examples]
+        encode, room = finetuned.tokenizer.encode_many, cls.limit(finetuned.protocol)
+        return are_long(questions, encode, room=room)
 
     @classmethod
     def limit(cls, protocol: FinetuneProtocol) -> int:

@@ -210,8 +210,10 @@ class TextLearner(Learner):
 
     @classmethod
     def is_cut(cls, finetuned: FinetunedModel, examples: Sequence[str]) -> list[bool]:
-        encoded = finetuned.tokenizer.encode_many(examples)
-        return [len(finetuned.windows(ids)) > 1 for ids in encoded]
+        from biphasic.tasks.encoding import are_long
+
+        room = finetuned.protocol.max_seqlen - 2  # without BOS and EOS
+        return are_long(examples, finetuned.tokenizer.encode_many, room=room)
 
     @classmethod
     def head_fields(
