@@ -95,6 +95,42 @@ def test_lora_is_merged_at_export_and_leaves_the_rest_to_the_bit(decoder, adapt,
     assert (again[0], "nothing to do" in again[2]) == (0, True)
 
 
+@pytest.mark.parametrize("setting", ["lora", "freeze"])
+def test_names_that_the_model_lacks_are_refused_before_text_is_read(
+    cli, decoder, text_file, tmp_path, setting
+):
+    named = {"lora": {"rank": 2, "targets": ["qproj"]}, "freeze": ["qproj"]}[setting]
+    recipe = {
+        "model": {"pretrained": str(decoder)},
+        "max_seqlen": 16,
+        "rows_per_step": 2,
+        "learning_rate": {"peak": 1e-3},
+        "phases": [{"objective": "mntp", "steps": 2, setting: named}],
+    }
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    (tmp_path / "corpus.yaml").write_text(
+        json.dumps({"sources": [{"source": str(text_file)}], "tokenizer": str(decoder)})
+    )
+    place = ("--corpus", tmp_path / "corpus.yaml", "--root", tmp_path / "runs")
+    code, _, err = cli("pretrain", tmp_path / "recipe.yaml", *place)
+    assert (code, f"phases.0.{setting}" in err, "'qproj'" in err) == (2, True, True), err
+    assert not list((tmp_path / "runs").rglob("built.json"))
+
+
+def test_lora_without_its_package_is_refused_before_text_is_read(
+    cli, text_file, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("biphasic.model.lora.find_spec", lambda _: None)
+    phases = [{"objective": "clm", "steps": 2}, {"objective": "mlm", "steps": 2}]
+    phases[1]["lora"] = {"rank": 2}
+    recipe = {"model": "pico", "learning_rate": {"peak": 1e-3}, "phases": phases}
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    place = ("--corpus", str(text_file), "--root", tmp_path / "runs")
+    code, _, err = cli("pretrain", tmp_path / "recipe.yaml", *place)
+    assert (code, "lora needs peft" in err, "pip install" in err) == (2, True, True), err
+    assert not list((tmp_path / "runs").rglob("built.json"))
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_phases_with_lora_are_probed_trained_and_exported(cli, text_file, tmp_path, precision):
     lora = {"objective": "mntp", "steps": 2, "lora": {"rank": 2}}

@@ -87,7 +87,7 @@ ENGINES = (
            package="@huggingface/transformers",
            packages=("@huggingface/transformers@4.3.2",), **GRAPHS),
     Engine("llama-cpp-python", "ask_llama_cpp.py", ("f32", CONVERTER), **GGUF),
-    Engine("llama-cpp-python, q8_0:", "ask_llama_cpp.py", ("q8_0", CONVERTER), **GGUF,
+    Engine("llama-cpp-python (q8_0)", "ask_llama_cpp.py", ("q8_0", CONVERTER), **GGUF,
            is_exact=False),
 )  # fmt: skip
 

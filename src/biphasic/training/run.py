@@ -275,7 +275,7 @@ def resume_or_start(
     # A segment logs its own steps. After a checkpoint it goes on with its log; after another
     # segment's state it starts one.
     lines = [] if snapshot is None or latest is None else snapshot.metrics.splitlines()
-    _check_phases(model, recipe)
+    check_phases_with(model, recipe)
     # The weights of a pretrained model were probed before the text was read.
     probed = data.pretrained.identity if data.pretrained and step == 0 else None
     # Before LoRA: the probes read a model of transformers' own modules.
@@ -356,8 +356,8 @@ def _latest_step(progress: Checkpoints, ranks: ProcessGroup) -> int | None:
     return None if step < 0 else step
 
 
-def _check_phases(model: PreTrainedModel, recipe: Recipe) -> None:
-    """Raise errors of later phases now, before any work."""
+def check_phases_with(model: PreTrainedModel, recipe: Recipe) -> None:
+    """Raise errors of all phases that show with the model, before any work."""
     names = dict(model.named_parameters())
     for placed in recipe.placed_phases:
         if placed.phase.needs_head and not has_head(model):

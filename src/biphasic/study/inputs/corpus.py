@@ -281,6 +281,10 @@ def prepare_corpus(
         for own in phase_corpora(recipes).values():
             if isinstance(own, CorpusConfig):
                 locate_corpus(own.at_commits(), store)  # a source may be missing
+        if any(phase.lora for recipe in recipes for phase in recipe.phases):
+            from biphasic.model.lora import require_peft  # noqa: PLC0415 - imports torch
+
+            require_peft()
         # Imported here: commands that only look for the corpus start faster.
         from biphasic.data.building.gather import build_bar  # noqa: PLC0415
         from biphasic.progress import progress_bar, say_on  # noqa: PLC0415

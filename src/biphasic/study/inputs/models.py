@@ -30,6 +30,7 @@ from biphasic.store import STATE, Store, complete_folder, is_complete
 from biphasic.study.settings.tuned_rates import with_last_schedule
 from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.recipe import Precision, PretrainedModel, Recipe
+from biphasic.training.run import check_phases_with
 
 
 def fetch_pretrained(
@@ -133,6 +134,8 @@ def check_training(model: LocalModel, recipes: Sequence[Recipe]) -> None:
         return
     phases = [phase for recipe in recipes for phase in recipe.phases]
     loaded = load_pretrained(model.folder, head_for=uses_of_head(phases))
+    for recipe in recipes:
+        check_phases_with(loaded, recipe)
     for causal in sorted(frozenset[bool]().union(*(phase.directions for phase in phases))):
         check_contract(loaded, causal=causal, weights=model.identity)
 
