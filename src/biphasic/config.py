@@ -6,9 +6,8 @@ import copy
 import difflib
 import re
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -22,6 +21,7 @@ from biphasic.docstrings import field_docstrings
 from biphasic.errors import ConfigError, one_line, reading, repeated
 
 if TYPE_CHECKING:
+    from pydantic_core import InitErrorDetails
     from pydantic_core.core_schema import ModelSchema
 
 ConfigT = TypeVar("ConfigT", bound="Config")
@@ -38,7 +38,6 @@ DURATION = r"^[0-9]{1,4}:[0-5][0-9]:[0-5][0-9]$"  # Pattern of times `HH:MM:SS`.
 _MOST_SHOWN = 80
 _EXAMPLES = {"--set": "seed=1", "--lora": "rank=16", "--compute": "processes=2"}
 _MOST_ISSUES = 100
-_MOST_PASSES = 8  # Unknown keys can hide others at as many depths.
 _LONGEST_NAME = 200
 _MOST_NAMES = 10_000
 _LONGEST_POSITION = 10
@@ -74,9 +73,7 @@ class Config(BaseModel):
     def _refuse_unknown(cls, raw: Any) -> Any:
         names = cls.__pydantic_fields__.keys()  # `model_fields` takes as long as all fields
         if isinstance(raw, dict) and not raw.keys() <= names:
-            unknown = [key for key in raw if key not in names]
-            hints = {str(key): nearest(str(key), names) for key in unknown[:_MOST_ISSUES]}
-            raise PydanticCustomError(_UNKNOWN, "unknown keys", hints)
+            raise ValidationError.from_exception_data(cls.__name__, [*_mistakes(cls, raw)])
         return raw
 
     @classmethod
@@ -171,52 +168,31 @@ def parse_config(kind: type[ConfigT], raw: ConfigT | Mapping[str, Any], *, where
         try:
             return kind.model_validate(raw)
         except ValidationError as error:
-            issues = _issues(kind, raw, error)[:_MOST_ISSUES]
+            # Unknown keys first: a misspelt key explains other mistakes.
+            issues = sorted(
+                error.errors(include_url=False), key=lambda issue: issue["type"] != _UNKNOWN
+            )[:_MOST_ISSUES]
             texts = (_describe(raw, issue) for issue in issues if not _is_noise(issue, issues))
             raise ConfigError(f"{where}: {'; '.join(dict.fromkeys(texts))}") from None
 
 
-def _issues(kind: type[Config], raw: Any, error: ValidationError) -> list[Any]:
-    """Return all issues: unknown keys, which explain others, then those without these keys."""
-    # A mapping with an unknown key is checked no further, so what it hides shows without the key.
-    unknown = list[Any]()
-    for _ in range(_MOST_PASSES):
-        issues = error.errors(include_url=False)
-        new = [issue for issue in issues if issue["type"] == _UNKNOWN]
-        if not new:
-            return [*unknown, *(issue for issue in issues if not _is_explained(issue, unknown))]
-        raw, unknown = _without_keys(raw, new), [*unknown, *new]
-        try:
-            kind.model_validate(raw)
-        except ValidationError as others:
-            error = others
-        else:
-            break
-    return unknown
-
-
-def _without_keys(raw: Any, unknown: Iterable[Any]) -> Any:
-    raw = copy.deepcopy(raw)
-    for issue in unknown:
-        node = raw
-        for part in issue["loc"]:  # branches of unions are in no mapping
-            with suppress(LookupError, TypeError):
-                node = node[part]
-        for key in [key for key in node if str(key) in issue["ctx"]]:
-            del node[key]
-    return raw
-
-
-def _is_explained(issue: Any, unknown: Iterable[Any]) -> bool:
-    """Return whether an unknown key may be why a key is missing, or keys do not fit together."""
-    is_missing = issue["type"] == "missing"
-    mapping = issue["loc"][:-1] if is_missing else issue["loc"]
-    hints = [other["ctx"] for other in unknown if other["loc"] == mapping]
-    if not is_missing:
-        return issue["type"] == "value_error" and bool(hints)
-    # Another branch of a union may need the key that one does not know.
-    name, removed = issue["loc"][-1], chain.from_iterable(other["ctx"] for other in unknown)
-    return name in removed or f"did you mean '{name}'" in str(hints)
+def _mistakes(kind: type[Config], raw: dict[Any, Any]) -> Iterator[InitErrorDetails]:
+    """Yield the unknown keys of a mapping, and its other mistakes that do not follow from them."""
+    names = kind.__pydantic_fields__.keys()
+    unknown = [key for key in raw if key not in names]
+    hints = {str(key): nearest(str(key), names) for key in unknown[:_MOST_ISSUES]}
+    yield {"type": PydanticCustomError(_UNKNOWN, "unknown keys", hints), "input": raw}
+    misspelt = {(name,) for name in names if f"did you mean '{name}'" in str(hints)}
+    try:
+        kind.model_validate({key: value for key, value in raw.items() if key in names})
+    except ValidationError as error:
+        issues: list[Any] = error.errors(include_url=False)
+        for issue in issues:
+            sort, place = issue["type"], issue["loc"]
+            # Whether values fit together depends on the unknown ones, too.
+            if place and not (sort == "missing" and place in misspelt):
+                known = PydanticCustomError(sort, issue["msg"], issue.get("ctx"))
+                yield {"type": known, "loc": place, "input": issue["input"]}
 
 
 def refuse_repeats(where: str, values: Iterable[Any]) -> None:

@@ -31,6 +31,7 @@ class Grid(Config):
 
 class Frame(Config):
     width: PositiveInt = 1
+    grid: Grid = Grid()
 
     @model_validator(mode="after")
     def _thin(self) -> Frame:
@@ -151,6 +152,9 @@ def test_names_every_mistake_and_unknown_keys_first():
     ]
 
 
+ALIAS = {"row": 1}
+
+
 @pytest.mark.parametrize(
     ("raw", "messages"),
     [
@@ -178,6 +182,13 @@ def test_names_every_mistake_and_unknown_keys_first():
         ({"frame": {"widht": 1, "width": 10}},  # whether they fit together is asked without it
          ["unknown key 'frame.widht' (did you mean 'width'?)"]),
         ({"titel": "y", "title": ""}, ["unknown key 'titel' (did you mean 'title'?)"]),
+        # What does not fit together may follow from the unknown key of a part.
+        ({"grid": {"row": 1}, "title": ""}, ["unknown key 'grid.row' (did you mean 'rows'?)"]),
+        # One mapping in two places, as of an alias in YAML.
+        ({"grid": ALIAS, "frame": {"zzz": 1, "grid": ALIAS}},
+         ["unknown key 'grid.row' (did you mean 'rows'?)",
+          "unknown key 'frame.zzz' (known: grid, width)",
+          "unknown key 'frame.grid.row' (did you mean 'rows'?)"]),
     ],
 )  # fmt: skip
 def test_an_unknown_key_hides_no_other_mistake(raw, messages):
