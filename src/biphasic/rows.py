@@ -219,7 +219,7 @@ def refuse_wide(content: bytes, *, where: Path | str) -> None:
 def _json_rows(path: Path, *, skips_blank: bool) -> Iterator[Row]:
     where = str(path)
     for number, line in read_lines(path):
-        if skips_blank and line.isspace():
+        if skips_blank and not line.strip():
             continue
         value = parse_json(line, where=f"{where}:{number}")
         if not isinstance(value, dict):

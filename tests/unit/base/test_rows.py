@@ -83,6 +83,12 @@ def test_lines_of_text_are_rows(tmp_path):
     ]
 
 
+def test_a_byte_order_mark_alone_is_a_blank_line(tmp_path):
+    path = write(tmp_path, "a.jsonl", "\ufeff")
+    assert [*rows(path, skips_blank=True)] == []
+    refused(path, 1, r"not valid JSON \(empty\)")
+
+
 def test_a_missing_field_is_named_beside_the_others(tmp_path):
     path = write(tmp_path, "a.jsonl", '{"a": 1, "b": 2}\n{}')
     first, second = rows(path)
