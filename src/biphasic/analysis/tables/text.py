@@ -18,6 +18,7 @@ from biphasic.analysis.statistics.compare import (
     Family,
     ModelComparison,
     family_of,
+    planned_tests,
     ranked,
     unscored,
 )
@@ -403,17 +404,15 @@ class Analysis(Shown):
             raise ConfigError(f"pairs: no model '{unknown[0]}'{nearest(unknown[0], [*names])}")
         datasets = tuple(one.name for one in scores.datasets if not one.is_average)
         planned = tuple(Planned((names[a],), (names[b],), datasets) for a, b in pairs)
-        found = Comparisons(
-            replace(scores, planned=planned or scores.planned), only_planned=bool(pairs)
-        )
-        tested = {(one.first, one.second) for one in found.results()} if pairs else set()
+        scores = replace(scores, planned=planned or scores.planned)
+        tested = {key[1:] for key in planned_tests(scores)} if pairs else set()
         for a, b in pairs:
             if (names[a], names[b]) not in tested:
                 raise DataError(
                     f"{scores.source}: '{a}' and '{b}' have no {scores.unit}s in common on any "
                     "dataset; leave this pair out, or compare without pairs, which tests means"
                 )
-        return found
+        return Comparisons(scores, only_planned=bool(pairs))
 
 
 @dataclass(frozen=True, repr=False)
