@@ -334,7 +334,7 @@ def recipe_looks(recipes: Iterable[Recipe]) -> dict[Recipe, tuple[str, Any]]:
 
 def _by_clm_first(m: Frame, _: str) -> Frame:
     labels = [
-        f"CLM {_steps(one.clm_steps)}, then MLM {_steps(one.total_steps - one.clm_steps)}"
+        f"CLM {short_steps(one.clm_steps)}, then MLM {short_steps(one.total_steps - one.clm_steps)}"
         if one.objective == _MIXED else one.objective
         for one in m.itertuples()
     ]  # fmt: skip
@@ -413,7 +413,8 @@ def _of_flops(m: Frame) -> str:
     return f"{note}FLOPs of pretraining, from the ledger of each run. "
 
 
-def _steps(steps: float) -> str:
+def short_steps(steps: float) -> str:
+    """Return a number of steps without spaces, such as `12K`."""
     return amount(steps).replace(" ", "")
 
 
@@ -456,7 +457,7 @@ SPECS = (
     ),
     Spec(
         4, "step", "Scores by pretraining step", _courses, "total_steps", _by_path,
-        "pretraining step", ticks_of(_steps), "wide", note=_states,
+        "pretraining step", ticks_of(short_steps), "wide", note=_states,
     ),
     Spec(
         6, "clm-share", "Scores by share of CLM and budget", _by_share, "share", _ordered,
@@ -478,7 +479,7 @@ SPECS = (
     ),
     Spec(
         9, "continued-steps", "Continued pretraining by its length", _by_length, "continued_steps",
-        _by_start, "steps of continued training", ticks_of(_steps),
+        _by_start, "steps of continued training", ticks_of(short_steps),
         note=lambda _: "; 0 is the starting model. Each length has its own decay. ",
     ),
     Spec(

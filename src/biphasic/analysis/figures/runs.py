@@ -22,7 +22,7 @@ from pandas import DataFrame
 from biphasic.amounts import amount, count, rate, round_ticks
 from biphasic.analysis.curves import Curve, Losses, LossKind
 from biphasic.analysis.estimate import estimate
-from biphasic.analysis.figures.catalog import by_model, models_of
+from biphasic.analysis.figures.catalog import by_model, models_of, short_steps
 from biphasic.analysis.figures.chart import (
     Chart,
     Frame,
@@ -77,13 +77,9 @@ CONTINUED = Spec(
     12, LOSS_FIGURE, LOSS_TITLE, lambda m: m[m["is_continued"]], "steps",
     lambda m, _: m.assign(style=m["name"].map(distinct_styles([*m["name"]]))),
     "steps of continued training",
-    lambda points: ticks_at((0.0, max(points["x"]) / 2, max(points["x"])), _steps),
+    lambda points: ticks_at((0.0, max(points["x"]) / 2, max(points["x"])), short_steps),
     note=lambda _: words().continued(), lacking="no loss was logged in continued training",
 )  # fmt: skip
-
-
-def _steps(steps: float) -> str:
-    return amount(steps).replace(" ", "")
 
 
 def arms_of(records: StudyRecords) -> Frame:
