@@ -89,7 +89,7 @@ class Artifact:
             }
         except (DataError, KeyError, TypeError, AttributeError):
             raise self._error("damaged", kind.seal) from None
-        # An edited manifest could leave out a file, which then nobody would verify.
+        # An edited manifest could leave out a file, which then would not be verified.
         if unlisted := next((name for name in kind.files if name not in self.files), None):
             raise self._error(f"damaged (does not list {unlisted})", kind.seal)
         if identity is not None:
@@ -166,7 +166,7 @@ def _note_of(card: Path) -> dict[str, Any] | None:
 def check_export(folder: Path) -> None:
     """Check the files of an export against its card, if it has a note of them."""
     if EXPORT.is_sealed(folder):  # of a model on the hub, only some files are fetched
-        # A changed file must not be believed; a missing one is noticed by whoever reads it.
+        # A changed file must not be used; a missing one fails when it is read.
         EXPORT.open(folder).verify(may_lack=True)
 
 

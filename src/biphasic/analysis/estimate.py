@@ -81,7 +81,7 @@ def best_rates(grid: Iterable[GridScore[Any]]) -> dict[int, set[float]]:
 def chosen_ends(grid: Iterable[GridScore[Any]], tried: Iterable[float]) -> set[float]:
     """Return the ends of the rates tried that any seed chooses; a tie is no choice of an end."""
     rates = {*tried}
-    # Of a single rate nobody has chosen an end.
+    # A single rate is not chosen, so it is no end.
     ends = {min(rates), max(rates)} if len(rates) > 1 else set[float]()
     return {end for end in ends if {end} in best_rates(grid).values()}
 

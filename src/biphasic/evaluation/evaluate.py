@@ -337,7 +337,7 @@ def expected_time(plan: Plan, num_runs: int, *, num_workers: int) -> str:
         seconds=rounds * flops / speed.per_second,
         length=min(EXAMPLE_TOKENS, training.protocol.max_seqlen),
         is_known=False,
-        # Weights, gradients and two moments; LoRA has these of few.
+        # Weights, gradients and two moments; of LoRA, gradients and moments are not counted.
         memory=weights if training.protocol.lora else 4 * weights,
         for_each=" for each run",
         disk=weights,

@@ -503,7 +503,7 @@ def _linear_form(model: _Finetuned) -> WrittenForm | None:
     if layer is None or built.base_model_prefix != plain:
         return None
     tensors = {**_prefixed(model.body, plain), **_prefixed(model.head, layer)}
-    # A weight without a counterpart would be drawn at random, or left out, by whoever loads it.
+    # Loading would draw a weight without a counterpart at random, or leave it out.
     if tensors.keys() != built.state_dict().keys():
         return None
     return WrittenForm(form, architecture, config, tensors, model.head_in_weights(layer))

@@ -367,7 +367,7 @@ class Embedder:
     def refuse_long(
         self, batches: Iterable[Sequence[tuple[Row, str]]], *, total: int | None
     ) -> None:
-        """Refuse texts that the model cannot read whole, if nobody said how to read them."""
+        """Refuse texts that are longer than the model reads."""
 
         def lengths() -> Iterator[tuple[Row, bool]]:
             for batch in batches:

@@ -60,7 +60,7 @@ def step_determinants(
         "begins_lora": placed.begins_lora(step),
         "frozen": tuple(sorted(set(placed.phase.freeze))),
         # True before the first update of a phase only. Otherwise two phases with equal settings
-        # would have the identity of one long phase, whose moments nobody resets between them.
+        # would have the identity of one long phase, whose moments are not reset between them.
         "resets_optimizer": placed.resets_optimizer(step),
         "skipped": step in recipe.skip_steps,
         "rows": None if recipe.rows == "documents" else recipe.rows,

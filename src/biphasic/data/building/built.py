@@ -263,8 +263,8 @@ def _contradictions(corpus: Corpus) -> Iterator[tuple[Path, str]]:
         largest = max((int(block.max()) for _, block in token_blocks(tokens)), default=-1)
         if largest >= details.vocab_size:
             yield file, f"has the token {largest}, beyond the vocabulary"
-    # The manifest vouches for files; identities of states contain this hash, so it is computed
-    # again.
+    # The manifest has hashes of files only. Identities of states contain this hash, so it is
+    # computed again.
     if content_hash_of(corpus) != corpus.content_hash:
         yield folder / DETAILS, "its content hash does not match the tokens"
 

@@ -17,7 +17,7 @@ from biphasic.model.compute.device import compute_device
 Use = Literal["fp32", "bf16", "fp32 by LoRA", "bf16 by LoRA", "load"]
 
 # Bytes per parameter. fp32 weights: 4; gradients: 4; two moments: 8. bf16 adds working copies
-# and their gradients: 2 + 2. LoRA has gradients and moments of few.
+# and their gradients: 2 + 2. Gradients and moments of the few weights of LoRA are not counted.
 _BYTES: dict[Use, int] = {
     "load": 4, "fp32": 16, "bf16": 20, "fp32 by LoRA": 4, "bf16 by LoRA": 6
 }  # fmt: skip

@@ -166,7 +166,7 @@ def _peak(training: Training, placed: PlacedPhase, most: int | None = None) -> M
 
 def least_memory(recipe: Recipe, *, vocab_size: int, compute: ComputeConfig, is_gpu: bool) -> int:
     """Return the peak memory of a process in bytes; 0 if unknown."""
-    # A pretrained model's is that of weights, gradients and moments alone; by LoRA, of weights.
+    # Of a pretrained model, weights, gradients and moments are counted; by LoRA, weights alone.
     parameters = parameters_of(recipe, vocab_size=vocab_size)
     state = state_bytes(recipe, vocab_size=vocab_size)
     if parameters is None or state is None:

@@ -125,7 +125,7 @@ def tune_study(
 ) -> TuneOutcome:
     """Choose the peak rates of the arms of a study file and write them, like `tune`."""
     target = rates_file(file) if out is None else expanded(out)
-    # The file is written anew, and nobody's own settings may be lost in it.
+    # The file is written anew, so a file with other settings would lose them.
     if target.exists() and not load_settings(target).keys() <= {KEY, _TUNED_WITH}:
         raise ConfigError(f"{target}: holds more than rates; name another file with --out")
     # Replicates of an arm share a rate, which is tuned with the seeds of the first.
