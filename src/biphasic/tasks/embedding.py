@@ -367,7 +367,7 @@ class Embedder:
     def refuse_long(
         self, batches: Iterable[Sequence[tuple[Row, str]]], *, total: int | None
     ) -> None:
-        """Refuse texts that are longer than the model reads."""
+        """Refuse texts that are longer than the model reads, unless `long_texts` is set."""
 
         def lengths() -> Iterator[tuple[Row, bool]]:
             for batch in batches:
