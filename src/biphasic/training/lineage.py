@@ -57,7 +57,6 @@ def step_determinants(
     added = {
         "rope_theta": placed.rope_theta,
         "lora": placed.phase.lora and placed.phase.lora.determinants(),
-        "begins_lora": placed.begins_lora(step),
         "frozen": tuple(sorted(set(placed.phase.freeze))),
         # True before the first update of a phase only. Otherwise two phases with equal settings
         # would have the identity of one long phase, whose moments are not reset between them.

@@ -108,17 +108,16 @@ def train_segment(
             f"one of {ranks.dp_world_size}; start them with biphasic.execution.ranks"
         )
     target = state_folder(store, lineage.identities[end])
+    # Where LoRA begins or ends, a segment ends as well: other parameters train.
+    first, start = start, max(recipe.lora_borders(start, end), default=start)
     progress = Checkpoints.of(store, lineage.identities[end], start=start)
     # One rank looks, so that all return or all train: they may not see a new folder at once.
     if ranks.from_first(is_complete(target)):
         if ranks.is_first:
             progress.clear()
         return target
-    for border in recipe.lora_borders(start, end):  # where what is trained changes
-        options_of = {"options": options, "ranks": ranks}
-        train_segment(lineage, data, store, start=start, end=border, **options_of)
-        start = border
-    progress = Checkpoints.of(store, lineage.identities[end], start=start)
+    if first < start:
+        train_segment(lineage, data, store, start=first, end=start, options=options, ranks=ranks)
     if ranks.is_first:
         progress.remove_partials()
         bring_checkpoint(lineage, store, progress, start=start, end=end)

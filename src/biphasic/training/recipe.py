@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -122,10 +121,7 @@ class Recipe(RecipeSettings):
 
     def lora_borders(self, start: int, end: int) -> list[int]:
         """Return the steps between two others at which LoRA begins or ends."""
-        placed = self.placed_phases
-        steps = [
-            next.start for last, next in pairwise(placed) if last.phase.lora or next.phase.lora
-        ]
+        steps = [placed.start for placed in self.placed_phases if placed.at_lora_border]
         return [step for step in steps if start < step < end]
 
     def check(self) -> None:

@@ -284,7 +284,7 @@ def resume_or_start(
     if placed is not None and placed.phase.lora is not None:
         seed = derive_seed(f"lora-{placed.start}", recipe.seeds.init_seed)
         add_lora(model, placed.phase.lora, seed=seed, mask_id=data.tokenizer.mask_id)
-        if snapshot is not None and not placed.begins_lora(step):
+        if snapshot is not None and step > placed.start:
             load_lora(model, snapshot.lora)
     optimizer, divided = _trainable(model, recipe, options.compute, ranks)
     run = Run(
@@ -300,8 +300,9 @@ def resume_or_start(
         code=(running_code("pretraining"),),
     )
     if snapshot is not None:
-        has_moments = placed is None or not placed.begins_lora(step)
-        _resume(run, snapshot, is_checkpoint=latest is not None, has_moments=has_moments)
+        if placed is not None and not placed.resets_optimizer(step):
+            run.optimizer.load_state_tensors(snapshot.moments)
+        _resume(run, snapshot.record, is_checkpoint=latest is not None)
     run.require_agreement()
     return run
 
@@ -329,15 +330,8 @@ def _trainable(
     return optimizer, divided
 
 
-def _resume(run: Run, snapshot: Snapshot, *, is_checkpoint: bool, has_moments: bool) -> None:
-    """Continue with the moments and records of a checkpoint, or of the segment's first state."""
-    record = snapshot.record
-    # LoRA leaves nothing to train with to the next phase, and takes nothing from the one before.
-    known = run.optimizer.weights.masters if has_moments else {}
-    moments = snapshot.moments.items()
-    run.optimizer.load_state_tensors(
-        {name: tensor for name, tensor in moments if name.rpartition(".")[0] in known}
-    )
+def _resume(run: Run, record: StateRecord, *, is_checkpoint: bool) -> None:
+    """Continue with the record of a checkpoint, or of the segment's first state."""
     run.position = Position(record.step, record.rows_sha256, record.ledger)
     # A state is made by all code that has trained it, also by versions before a resume.
     run.code = tuple(dict.fromkeys((*record.code, *run.code)))

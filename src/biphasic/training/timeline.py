@@ -20,6 +20,7 @@ class PlacedPhase:
     index: int
     phase: Phase
     start: int  # number of updates before it
+    at_lora_border: bool  # whether LoRA begins or ends before it, so that other parameters train
     batches: BatchShape  # shape of its rows
     longest: int  # longest rows so far, in tokens; the model needs as many positions
     rope_theta: float | None  # base of the rotary frequencies; None if no phase has changed it yet
@@ -50,12 +51,9 @@ class PlacedPhase:
         return self.phase.at(step - self.start, num_steps=self.phase.steps)
 
     def resets_optimizer(self, step: int) -> bool:
-        """Return whether the optimizer's moments are reset before update `step`."""
-        return step == self.start and self.phase.optimizer_state == "reset"
-
-    def begins_lora(self, step: int) -> bool:
-        """Return whether new low-rank additions begin before update `step`."""
-        return step == self.start and self.phase.lora is not None
+        """Return whether the optimizer has no moments before update `step`."""
+        resets = self.at_lora_border or self.phase.optimizer_state == "reset"
+        return step == self.start and resets
 
 
 def place_phases(
@@ -87,6 +85,7 @@ def place_phases(
                 index=index,
                 phase=phase,
                 start=starts[index],
+                at_lora_border=any(each.lora for each in phases[max(index - 1, 0) : index + 1]),
                 batches=shape,
                 longest=longest,
                 rope_theta=rope_theta,

@@ -274,11 +274,16 @@ def test_patterns_of_frozen_parameters_are_a_set():
     assert one == identities(mlm(2, freeze=["b", "a", "b"]))
 
 
-def test_lora_begins_at_the_first_step_of_each_phase():
+def test_an_optimizer_is_reset_where_lora_begins_or_ends():
     lora = {"rank": 4}
-    specs = list(lineage(clm(1), mlm(2, lora=lora), mlm(2, lora=lora)).updates())
-    assert ["lora" in spec for spec in specs] == [False, True, True, True, True]
-    assert ["begins_lora" in spec for spec in specs] == [False, True, False, True, False]
+    phases = clm(1), mlm(2, lora=lora), mlm(2, lora=lora), mlm(2), mlm(1)
+    specs = list(lineage(*phases).updates())
+    assert ["lora" in spec for spec in specs] == [False, *[True] * 4, *[False] * 3]
+    resets = [step for step, spec in enumerate(specs) if "resets_optimizer" in spec]
+    assert resets == [1, 3, 5]
+    # To ask for it there changes nothing, so it is the same training.
+    asked = [{**phase, "optimizer_state": "reset"} for phase in phases[1:4]]
+    assert identities(phases[0], *asked, phases[4]) == identities(*phases)
 
 
 def test_settings_of_lora_are_hashed_as_resolved():

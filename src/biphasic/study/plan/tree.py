@@ -131,14 +131,14 @@ def _phase_stretches(
 ) -> Iterator[Stretch]:
     """Yield the stretches of a phase as if no step were skipped."""
     first = placed.start
-    if placed.resets_optimizer(first) or placed.begins_lora(first):
+    if placed.resets_optimizer(first):
         yield canonical_json(step_determinants(placed, first, recipe, fingerprint)), 1
         first += 1
     if first == placed.end:
         return
     update = step_determinants(placed, first, recipe, fingerprint)
     # The first step may be one that is skipped; `_cut_at_skipped` puts such steps in.
-    for name in ("resets_optimizer", "begins_lora", "skipped"):
+    for name in ("resets_optimizer", "skipped"):
         update.pop(name, None)
     if is_steady(placed):
         head, tail = _around_rate(update)
