@@ -24,7 +24,8 @@ from biphasic.model.loading.build import load_pretrained, load_weights
 from biphasic.model.loading.hub import fetch_model
 from biphasic.model.lora import add_lora, load_lora, lora_targets, trains_lora
 from biphasic.model.shape import Lora
-from biphasic.training.lineage import TrainingData
+from biphasic.training.lineage import Lineage, TrainingData
+from biphasic.training.loop import train_segment
 from families import save_family, with_head
 from refusals import refusals, refused
 from short_runs import CLM, MLM, Killed, assert_same, killing
@@ -153,6 +154,12 @@ def test_a_state_within_a_phase_is_continued(
     for name in ("model", "lora", "optimizer"):
         for key, tensor in weights(whole, name).items():
             assert torch.equal(weights(part, name)[key], tensor), key
+
+
+def test_a_segment_does_not_reach_over_the_beginning_of_lora(training_data, make_recipe, tmp_path):
+    lineage = Lineage(make_recipe(CLM, WITH), training_data.fingerprint)
+    with pytest.raises(ValueError, match="between the steps 0 and 4"):
+        train_segment(lineage, training_data, tmp_path, start=0, end=4)
 
 
 def test_each_phase_begins_anew_from_the_merged_weights(train, make_recipe):

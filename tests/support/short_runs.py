@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,10 @@ def train(
     )
     lineage = Lineage(recipe, data.fingerprint)
     end = recipe.total_steps if end is None else end
-    return train_segment(lineage, data, store, start=start, end=end, options=settings)
+    borders = [step for step in recipe.lora_borders if start < step < end]  # as plans cut there
+    for first, last in pairwise([start, *borders, end]):
+        state = train_segment(lineage, data, store, start=first, end=last, options=settings)
+    return state
 
 
 def metrics(folder: Path) -> list[dict]:

@@ -18,7 +18,7 @@ from biphasic.progress import say_on
 from biphasic.store import STATE, Store, read_state_record
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.study.pins import EVENT_FILES, link_states, readable_name, record_pin
-from biphasic.study.plan.finished import without_other_code
+from biphasic.study.plan.finished import Finished, without_other_code
 from biphasic.study.plan.plan import plan_study
 from biphasic.study.settings.arms import ArmConfig, RecipeConfig, recipe_name
 from biphasic.study.settings.study import StudyConfig
@@ -96,35 +96,33 @@ def train_recipe(
         say=say,
         note=say,
     )
-    [segment] = plan.segments
-    is_done = Store(store).has(STATE, segment.id)
+    last, missing = plan.segments[-1], Finished.of(plan).missing_segments()
     # Verified, not believed: a finished state is returned as the result of this command.
-    if is_done:
-        Store(store).get(STATE, segment.id).verify()
-    elif not any(store.glob(f"progress/{segment.id}-from-*/step-*")):
+    if not missing:
+        Store(store).get(STATE, last.id).verify()
+    elif not any(store.glob(f"progress/{missing[0].id}-from-*/step-*")):
         from biphasic.study.sizing.speed import cost_here  # noqa: PLC0415 - loads torch
 
         vocab_size = data.tokenizer.vocab_size
-        if text := cost_here(recipe, start=segment.start, vocab_size=vocab_size, compute=compute):
+        if text := cost_here(
+            recipe, start=missing[0].start, vocab_size=vocab_size, compute=compute
+        ):
             say(text)
-    # Those where LoRA begins or ends are not reached from the last one before it exists.
-    identities = segment.arm.lineage.identities
-    borders = [identities[step] for step in recipe.lora_borders(0, recipe.total_steps)]
-    states = filter(None, (segment.id, segment.parent, *borders))
+    states = (last.id, *(segment.parent for segment in plan.segments if segment.parent))
     folders = [paths.train.parent, *paths.corpora.values()]
     # Before training, or `study clean` could delete a state that no study names.
-    record_pin(store, segment.id, made_by="pretrain", states=states, data=folders)
-    name = readable_name(recipe_name(recipe), segment.id)
-    update = {
-        "label": f"training {0 if is_done else segment.steps} steps",
-        "tensorboard": store / EVENT_FILES / name,
-        **settings,
-    }
-    run_here(
-        segment.job(study, paths).model_copy(update=update), console=console, deadline=deadline
-    )
-    link_states(store, "pretrain", {name: segment.id}, say=say)
-    trained = Store(store).folder(STATE, segment.id)
+    record_pin(store, last.id, made_by="pretrain", states=states, data=folders)
+    name = readable_name(recipe_name(recipe), last.id)
+    for segment in missing or [last]:
+        update = {
+            "label": f"training {segment.steps if missing else 0} steps",
+            "tensorboard": store / EVENT_FILES / name,
+            **settings,
+        }
+        job = segment.job(study, paths).model_copy(update=update)
+        run_here(job, console=console, deadline=deadline)
+    link_states(store, "pretrain", {name: last.id}, say=say)
+    trained = Store(store).folder(STATE, last.id)
     _say_losses(trained, say)
     return trained
 

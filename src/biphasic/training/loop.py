@@ -94,7 +94,8 @@ def train_segment(
 ) -> Path:
     """Train from the state after `start` updates to the one after `end`; return its folder."""
     # `store` is a folder whose `states/` holds states by identity. `start` is 0, or a step whose
-    # state is there; `end` is a later step, or 0 for the untrained model.
+    # state is there; `end` is a later step, or 0 for the untrained model. LoRA neither begins nor
+    # ends between them.
     # An interrupted segment resumes from its latest checkpoint. On a CPU the resulting weights are
     # bitwise the same as without the interruption. They are the same for any number of ranks,
     # except for the rounding of sums taken in another order.
@@ -107,17 +108,15 @@ def train_segment(
             f"compute.processes is {compute.processes}, but this process is "
             f"one of {ranks.dp_world_size}; start them with biphasic.execution.ranks"
         )
+    if any(start < border < end for border in recipe.lora_borders):
+        raise ValueError(f"LoRA begins or ends between the steps {start} and {end}")
     target = state_folder(store, lineage.identities[end])
-    # Where LoRA begins or ends, a segment ends as well: other parameters train.
-    first, start = start, max(recipe.lora_borders(start, end), default=start)
     progress = Checkpoints.of(store, lineage.identities[end], start=start)
     # One rank looks, so that all return or all train: they may not see a new folder at once.
     if ranks.from_first(is_complete(target)):
         if ranks.is_first:
             progress.clear()
         return target
-    if first < start:
-        train_segment(lineage, data, store, start=first, end=start, options=options, ranks=ranks)
     if ranks.is_first:
         progress.remove_partials()
         bring_checkpoint(lineage, store, progress, start=start, end=end)

@@ -119,10 +119,10 @@ class Recipe(RecipeSettings):
         """Return the phase of update `step`."""
         return next(placed for placed in self.placed_phases if step < placed.end)
 
-    def lora_borders(self, start: int, end: int) -> list[int]:
-        """Return the steps between two others at which LoRA begins or ends."""
-        steps = [placed.start for placed in self.placed_phases if placed.at_lora_border]
-        return [step for step in steps if start < step < end]
+    @property
+    def lora_borders(self) -> list[int]:
+        """Steps at which LoRA begins or ends; segments do not reach over them."""
+        return [placed.start for placed in self.placed_phases if placed.at_lora_border]
 
     def check(self) -> None:
         """Raise an error if settings are invalid together, for any data."""

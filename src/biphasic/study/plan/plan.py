@@ -267,7 +267,9 @@ def plan_study(
     config, tree, stops = study.config, StateTree(), study.config.points_by_arm()
     lineages = {arm.name: Lineage(study.recipes[arm.name], fingerprint) for arm in config.arms}
     nodes = {
-        arm.name: tree.add(lineages[arm.name], stops.get(arm.name, ()))
+        arm.name: tree.add(
+            lineages[arm.name], (*stops.get(arm.name, ()), *study.recipes[arm.name].lora_borders)
+        )
         for arm in config.arms
         if arm.encoder is None
     }
@@ -288,7 +290,8 @@ def plan_study(
         arm = PlannedArm(settings, lineage, end.identity, *rates)
         arms.append(arm)
         ends.append(PlannedPoint(arm, end.step, end.identity))
-        intermediate += [PlannedPoint(arm, step, node.identity) for step, node in between]
+        own = stops.get(settings.name, ())
+        intermediate += [PlannedPoint(arm, at, node.identity) for at, node in between if at in own]
         # Arms share the segments that have one identity; the first arm gives them their name.
         for segment in _segments(arm, end):
             segments.setdefault(segment.id, segment)
