@@ -14,7 +14,6 @@ from biphasic.analysis.figures.runs import arm_styles
 from biphasic.analysis.page.content import (
     MOST_COMPARISONS,
     columns_of,
-    families,
     paper_text,
     problem_groups,
     problems_csv,
@@ -31,6 +30,7 @@ from biphasic.analysis.page.render import (
 from biphasic.analysis.records import Problem, load_records
 from biphasic.analysis.scores.reference import reference_values
 from biphasic.analysis.scores.source import paper_scores, study_scores
+from biphasic.analysis.statistics.compare import families_of
 from biphasic.analysis.tables.results import finetunings, format_table, task_notes
 from biphasic.analysis.tables.text import comparison_lines, score_rows, score_tables
 
@@ -68,7 +68,7 @@ def test_means_that_differ_by_rounding_alone_are_equal(tmp_path):
 
 def test_the_verdict_rests_on_paired_tests_corrected_for_all_pairs(records):
     scores = study_scores(records)
-    found = families(scores)["pydocs-tc"]
+    found = families_of(scores)["pydocs-tc"]
     by_seed = {arm[0]: [*scores.get(arm[0], "pydocs-tc").by_seed.values()] for arm in ARMS}
     best = max(by_seed, key=lambda name: statistics.fmean(by_seed[name]))
     p_values = {
@@ -188,7 +188,7 @@ def test_of_many_arms_the_page_shows_the_best_and_the_untrained(tmp_path):
     best = sorted(means, key=means.__getitem__, reverse=True)[:SHOWN_OF_MANY]
     assert {arm.name for arm in few.arms} == {*best, "untrained"}
     assert {styles[name].variable for name in {*means} - {*best, "untrained"}} == {"muted"}
-    family = families(scores)["pydocs-sc"]
+    family = families_of(scores)["pydocs-sc"]
     rest = family.with_best[MOST_COMPARISONS:]
     html = render(records, store="store")
     clear = sum(other.is_clear for other in rest)

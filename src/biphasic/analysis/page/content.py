@@ -22,7 +22,7 @@ from biphasic.analysis.scores.examples import ExampleScores
 from biphasic.analysis.scores.reference import ReferenceValues
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import PERCENT, UNTRAINED, DatasetInfo, Score, Scores
-from biphasic.analysis.statistics.compare import Family, ModelComparison, family_of, sum_of
+from biphasic.analysis.statistics.compare import Family, ModelComparison, families_of, sum_of
 from biphasic.analysis.statistics.doubts import cell_doubt, floor_tests
 from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
 from biphasic.analysis.statistics.variance import SpreadSource, variance_split
@@ -299,12 +299,6 @@ def _readable(name: str) -> str:
 _MOST_EXAMPLES = 5_000_000
 
 
-def families(scores: Scores) -> dict[str, Family]:
-    """Compare all pairs of arms on each dataset and average."""
-    # Single examples are within the page's limit (`within_budget`).
-    return {dataset.name: family_of(scores, dataset.name) for dataset in scores.datasets}
-
-
 def page_scores(records: StudyRecords) -> tuple[Scores, Scores]:
     """Return the scores of a study's arms, and of its recipes if all have several runs."""
 
@@ -318,7 +312,8 @@ def page_scores(records: StudyRecords) -> tuple[Scores, Scores]:
 def study_families(records: StudyRecords) -> dict[str, Family]:
     """Compare a study's finished arms on each dataset, or its recipes."""
     _, recipes = page_scores(records)
-    return records.once("families", lambda: families(recipes.finished))
+    # Single examples are within the page's limit (`within_budget`).
+    return records.once("families", lambda: families_of(recipes.finished))
 
 
 def study_answers(records: StudyRecords) -> tuple[Answer, ...]:

@@ -288,10 +288,23 @@ class Family:
         return low * len(self.order) - low * (low + 1) // 2 + high - low - 1
 
 
-def family_of(scores: Scores, dataset: str, *, models: Sequence[str] | None = None) -> Family:
+def families_of(scores: Scores) -> dict[str, Family]:
+    """Test all pairs of models on each dataset and average."""
+    tests = planned_tests(scores)
+    return {one.name: family_of(scores, one.name, tests=tests) for one in scores.datasets}
+
+
+def family_of(
+    scores: Scores,
+    dataset: str,
+    *,
+    models: Sequence[str] | None = None,
+    tests: Mapping[tuple[str, str, str], Contrast] | None = None,
+) -> Family:
     """Test all pairs of models on a dataset and correct the p values together."""
+    # `tests` are those of `planned_tests`.
     order = tuple(ranked(scores, dataset, models=models))
-    every = planned_tests(scores)
+    every = planned_tests(scores) if tests is None else tests
     asked = (model.name for model in scores.models if models is None or model.name in models)
     num_arms = sum((name, dataset) in scores.cells for name in asked)
     planned = {key[1:]: test for key, test in every.items() if key[0] == dataset}

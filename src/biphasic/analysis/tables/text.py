@@ -17,9 +17,8 @@ from biphasic.analysis.scores.table import AT_END, PERCENT, DatasetInfo, Planned
 from biphasic.analysis.statistics.compare import (
     Family,
     ModelComparison,
-    family_of,
+    families_of,
     planned_tests,
-    ranked,
     unscored,
 )
 from biphasic.analysis.statistics.doubts import doubt_notes
@@ -137,12 +136,9 @@ def comparisons_csv(families: Iterable[Family], names: Mapping[str, str]) -> str
 
 def comparison_lines(scores: Scores, *, only_planned: bool = False) -> Iterator[str]:
     """Yield the difference between each dataset's best and next model, with its certainty."""
-    for dataset in scores.datasets:
-        order = ranked(scores, dataset.name)
-        if len(order) < 2:
-            continue
-        family = family_of(scores, dataset.name)
-        if only_planned and not family.of_plan:
+    for family in families_of(scores).values():
+        dataset, order = family.dataset, family.order
+        if len(order) < 2 or (only_planned and not family.of_plan):
             continue
         yield f"{plain(dataset.name)}:"
         if family.is_too_large or only_planned:
@@ -429,7 +425,8 @@ class Comparisons(Shown):
 
     def results(self) -> Iterator[ModelComparison]:
         """Yield the planned comparisons, and those of each dataset's best model with the others."""
-        return compared(self._families(), only_planned=self.only_planned)
+        families = families_of(self.scores).values()
+        return compared(families, only_planned=self.only_planned)
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return a row for each comparison; `n` counts what it is over: pairs, or examples."""
@@ -438,9 +435,6 @@ class Comparisons(Shown):
              "n": row["num_pairs"] if row["num_pairs"] > 1 else row["num_clusters"]}
             for row in _rows(self.results(), self.scores.written_names)
         ]  # fmt: skip
-
-    def _families(self) -> Iterator[Family]:
-        return (family_of(self.scores, dataset.name) for dataset in self.scores.datasets)
 
     def lines(self) -> Iterator[str]:
         """Return the comparisons in sentences."""
