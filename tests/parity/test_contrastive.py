@@ -481,11 +481,10 @@ def test_what_pairs_or_model_lack_is_said_before_an_earlier_phase_is_trained(
 def test_a_plan_knows_the_pairs_by_their_content(pairs, make_recipe, training_data, tmp_path):
     recipe = make_recipe(phase(pairs))
     data = replace(training_data, pairs={pairs.folder: pairs})
-    assert (
-        phase_data([recipe]) == data.fingerprint.corpora == {str(pairs.folder): pairs.content_hash}
-    )
+    hashes = phase_data([recipe], None, tmp_path, [])
+    assert hashes == data.fingerprint.corpora == {str(pairs.folder): pairs.content_hash}
     with pytest.raises(DataError, match="no finished pairs here"):
-        phase_data([make_recipe({**phase(pairs), "pairs": str(tmp_path)})])
+        phase_data([make_recipe({**phase(pairs), "pairs": str(tmp_path)})], None, tmp_path, [])
 
 
 def test_names_have_the_folder_of_the_pairs_without_its_place(pairs, make_recipe):

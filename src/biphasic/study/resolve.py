@@ -240,15 +240,7 @@ def _fingerprint(study: Study, assumed: list[str]) -> DataFingerprint:
     else:
         tokenizer, vocab_size = _tokenizer_to_be(corpus, assumed)
         corpus_hash = _corpus_to_be(corpus, "corpus", store, assumed)
-    corpora = phase_data(recipes)
-    for name, own in phase_corpora(recipes).items():
-        if isinstance(own, CorpusConfig):
-            text = as_run(own, folder / "tokenizer") if folder else own
-            built = _built_folder(text, store) if folder else None
-            title = "corpus of a phase"
-            corpora[name] = (
-                content_hash(built) if built else _corpus_to_be(own, title, store, assumed)
-            )
+    corpora = phase_data(recipes, folder, store, assumed)
     model = pretrained_model(recipes)
     local = model and _local_model(model, assumed)
     return DataFingerprint(
@@ -320,11 +312,20 @@ def content_hash(folder: Path) -> str:
         raise DataError(f"{path}: damaged: no content hash; {remedy}") from None
 
 
-def phase_data(recipes: Sequence[Recipe]) -> dict[str, str]:
-    """Return the content hashes of what single phases read, pairs and finished corpora."""
-    pairs = {str(folder): Pairs(folder).content_hash for folder in phase_pairs(recipes)}
-    finished = {n: path for n, path in phase_corpora(recipes).items() if isinstance(path, Path)}
-    return {**pairs, **{name: content_hash(path) for name, path in finished.items()}}
+def phase_data(
+    recipes: Sequence[Recipe], run: Path | None, store: Path, assumed: list[str]
+) -> dict[str, str]:
+    """Return the content hashes of what single phases read, pairs and corpora, by name."""
+    # `run` is the folder of the run's corpus, if it is built: phases have its tokenizer.
+    hashes = {str(folder): Pairs(folder).content_hash for folder in phase_pairs(recipes)}
+    for name, own in phase_corpora(recipes).items():
+        if isinstance(own, Path):
+            hashes[name] = content_hash(own)
+        elif run and (built := _built_folder(as_run(own, run / "tokenizer"), store)):
+            hashes[name] = content_hash(built)
+        else:
+            hashes[name] = _corpus_to_be(own, "corpus of a phase", store, assumed)
+    return hashes
 
 
 def _local_model(model: PretrainedModel, assumed: list[str]) -> LocalModel:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -137,7 +137,8 @@ class TaskResolver:
         self._is_paper = study.config.finetuning.is_paper
         # Several tasks may be trained on the same one, whose training split can be large.
         self._load: Callable[[Path], Task] = lru_cache(maxsize=2)(load_task)
-        self._sources: dict[tuple[str, Path | None, str | None], TaskSource] = {}
+        # Looked up once for all questions about a task.
+        self._find: Callable[..., TaskSource] = cache(partial(find_source, paper=self._is_paper))
 
     def outline(self, task: TaskConfig) -> tuple[str, str | None, FinetuneProtocol]:
         """Return the name, kind and protocol of a task, without reading examples."""
@@ -264,13 +265,7 @@ class TaskResolver:
         return folder
 
     def _source(self, task: TaskConfig) -> TaskSource:
-        """Return where a task comes from, which is looked up once for all questions about it."""
-        key = task.origin, task.copies, task.revision
-        if key not in self._sources:
-            self._sources[key] = find_source(
-                task.origin, copies=task.copies, revision=task.revision, paper=self._is_paper
-            )
-        return self._sources[key]
+        return self._find(task.origin, copies=task.copies, revision=task.revision)
 
     def _existing(self, task: TaskConfig, scratch: Path | None) -> Path | None:
         """Return the folder of a task in the store or made from local files; None otherwise."""
