@@ -17,8 +17,9 @@ from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.lora import add_lora
 from biphasic.model.shape import KEPT_KEYS, PRESETS, Architecture, Lora, lora_parameters
 from biphasic.study.plan.cost import Parameters, parameters_of, state_bytes
-from biphasic.study.sizing.estimate import choose_device, known_devices
+from biphasic.study.sizing.estimate import choose_device, known_devices, least_memory
 from biphasic.study.sizing.memory import MARGIN, PROCESS_BYTES, PassShape, Training
+from biphasic.training.compute import ComputeConfig
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.muon import Muon
 from biphasic.training.recipe import Recipe
@@ -121,6 +122,25 @@ def test_lora_has_gradients_and_moments_of_what_it_adds_alone():
     assert estimated.moments == 8 * added
     mixed = recipe(phases=[{"objective": "clm", "steps": 1}, phase])
     assert estimate(mixed, vocab_size=VOCAB).memory["stored"].moments == 8 * total
+    after_clm, last = (state_bytes(Recipe(**mixed), vocab_size=VOCAB, end=end) for end in (1, 3))
+    assert after_clm == 12 * total > last
+
+
+def test_a_pretrained_model_is_trained_in_the_memory_of_its_largest_phase(tmp_path):
+    special = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
+    architecture_config(
+        training().architecture, vocab_size=VOCAB, max_seqlen=8, special_ids=special
+    ).save_pretrained(tmp_path)
+    clm = {"objective": "clm", "steps": 1}
+    by_lora = {"objective": "mlm", "steps": 2, "lora": {"rank": 2}}
+    full, mixed, lora = (
+        least_memory(
+            Recipe(**recipe(model={"pretrained": str(tmp_path)}, phases=phases)),
+            vocab_size=VOCAB, compute=ComputeConfig(), is_gpu=False,
+        )
+        for phases in ([clm], [clm, by_lora], [by_lora])
+    )  # fmt: skip
+    assert full == mixed > lora > 0
 
 
 def test_several_passes_and_processes_hold_more_gradients():

@@ -135,13 +135,15 @@ def parameters_of(recipe: Recipe, *, vocab_size: int) -> Parameters | None:
     return Parameters(body=shape.body + norms, embeddings=shape.head, head=shape.head)
 
 
-def state_bytes(recipe: Recipe, *, vocab_size: int) -> int | None:
+def state_bytes(recipe: Recipe, *, vocab_size: int, end: int | None = None) -> int | None:
     """Return the size of a state on disk (weights and the optimizer's moments); None if unknown."""
+    # The state is that after `end` updates, by default after all.
     shape = shape_of(recipe, vocab_size=vocab_size)
     parameters = parameters_of(recipe, vocab_size=vocab_size)
     if shape is None or parameters is None:
         return None
-    if recipe.phases and recipe.phases[-1].lora:  # its matrices are kept as before, too
+    done = [placed for placed in recipe.placed_phases if end is None or placed.start < end]
+    if done and done[-1].phase.lora:  # its matrices are kept as before, too
         return FP32 * (parameters.total + shape.body)
     moments = num_moments(recipe.optimizer, parameters, layer_matrices=shape.body)
     return FP32 * (parameters.total + moments)

@@ -91,7 +91,10 @@ def summarise_plan(plan: Plan, *, example_tokens: int = EXAMPLE_TOKENS) -> PlanS
     missing = finished.missing_segments()
     trainings = [group for group in plan.groups if group.training.is_trained]
     finetuning = sum((costs[group.id] for group in trainings), Cost())
-    sizes = [state_bytes(s.arm.recipe, vocab_size=s.arm.vocab_size) for s in plan.segments]
+    sizes = [
+        state_bytes(segment.arm.recipe, vocab_size=segment.arm.vocab_size, end=segment.end)
+        for segment in plan.segments
+    ]
     left = {segment.id for segment in missing}
     trained = [segment for segment in plan.segments if segment.id not in left]
     return PlanSummary(

@@ -302,8 +302,10 @@ def _run(
 
 def check_disk(study: Study, missing: Sequence[Segment], *, num_checkpoints: int = 0) -> None:
     """Check that the disk has space for the missing states, and for checkpoints of the largest."""
-    arms = [segment.arm for segment in missing]
-    sizes = [state_bytes(arm.recipe, vocab_size=arm.vocab_size) or 0 for arm in arms]
+    sizes = [
+        state_bytes(segment.arm.recipe, vocab_size=segment.arm.vocab_size, end=segment.end) or 0
+        for segment in missing
+    ]
     needed = sum(sizes) + num_checkpoints * max(sizes, default=0)
     free = shutil.disk_usage(study.store).free
     if needed > free:

@@ -168,12 +168,13 @@ def least_memory(recipe: Recipe, *, vocab_size: int, compute: ComputeConfig, is_
     """Return the peak memory of a process in bytes; 0 if unknown."""
     # Of a pretrained model, weights, gradients and moments are counted; by LoRA, weights alone.
     parameters = parameters_of(recipe, vocab_size=vocab_size)
-    state = state_bytes(recipe, vocab_size=vocab_size)
-    if parameters is None or state is None:
+    if parameters is None:
         return 0
     if recipe.architecture is None:
-        if all(phase.lora for phase in recipe.phases):
+        full = [placed.end for placed in recipe.placed_phases if not placed.phase.lora]
+        if not full:
             return _WEIGHTS[recipe.precision] * parameters.total
+        state = state_bytes(recipe, vocab_size=vocab_size, end=full[-1]) or 0
         return state + FP32 * parameters.total
     kernels = "cuda" if is_gpu else "cpu"
     training = _training(recipe, recipe.architecture, parameters, compute, kernels)
