@@ -192,7 +192,7 @@ def test_run_again_finds_the_training_done(decoder, adapt, tmp_path):
 @pytest.fixture
 def unexported(monkeypatch) -> None:
     """Leave the export out: it takes most of the time."""
-    monkeypatch.setattr("biphasic.export.write.write_export", lambda _, out, **__: out)
+    monkeypatch.setattr("biphasic.export.write.write_export", lambda _, out, *__, **___: out)
 
 
 @pytest.fixture

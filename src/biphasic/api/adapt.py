@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from biphasic.api.training import Training
 from biphasic.api.verb import Function, Revision, option
 from biphasic.errors import ConfigError
-from biphasic.export import As
+from biphasic.export import As, ExportSettings, Format
 from biphasic.files import expanded
 from biphasic.training import HELDOUT_OBJECTIVES
 
 if TYPE_CHECKING:
     from biphasic.data.building.config import CorpusConfig
-    from biphasic.export.write import Format
     from biphasic.model.loading.hub import LocalModel
     from biphasic.model.shape import Lora
     from biphasic.study.inputs.corpus import DataPaths
@@ -114,14 +113,13 @@ class Adapt(Training, Revision):
     """bf16 or fp32. Default: the state's, else bf16."""
     seed: int | None = option(default=None, least=0)
     """Seed of masks and data order. Default: the state's, else 0."""
-    format: Format = option(default="sentence-transformers", type=str)
+    format: Format = option(default="sentence-transformers", choices=get_args(Format), type=str)
     """hf, sentence-transformers or onnx; see `biphasic export`."""
     as_: As = option(default="auto", flag="--as", choices=get_args(As), type=str)
     """auto, eurobert, llama or own; see `biphasic export`."""
 
     def __call__(self) -> Path:
         from biphasic.export.output import find_made, refuse_existing
-        from biphasic.export.write import check_format, export_inputs, write_export
         from biphasic.plugin_code import look_in
         from biphasic.progress import progress_bar
         from biphasic.study.one_arm import parse_compute, train_recipe
@@ -132,12 +130,16 @@ class Adapt(Training, Revision):
 
         compute = parse_compute(self.compute, threads=self.threads)
         store, out = self.store, expanded(self.out)
-        check_format(self.format, self.as_)
+        form = ExportSettings(self.format, self.as_)
+        form.check()
         find_made(out)
         look_in(store)
         with self.computing(), viewed_in_wandb(self.wandb):
+            corpus = self._checked()  # before torch is imported, which takes seconds
+            from biphasic.export.write import write_export
+
             tune_allocator()
-            recipe, paths, earlier = self._planned(compute)
+            recipe, paths, earlier = self._planned(corpus, compute)
             fingerprint = paths.open().fingerprint
             state = Lineage(recipe, fingerprint).identities[-1]
             if other := OtherCode.of(store, [state]):
@@ -145,7 +147,7 @@ class Adapt(Training, Revision):
                     refuse_existing(out)
                 else:
                     self.say(other.note())
-            if find_made(out, export_inputs(state, format=self.format, as_=self.as_)):
+            if find_made(out, form.inputs(state)):
                 self.say(
                     f"{out}: already made from the same model, text and settings; nothing to do"
                 )
@@ -172,7 +174,7 @@ class Adapt(Training, Revision):
             )
             self.say(f"state: {trained}")
             with progress_bar(self.console, "exporting"):
-                return write_export(trained, out, format=self.format, as_=self.as_, say=self.say)
+                return write_export(trained, out, form, say=self.say)
 
     def print_config(self) -> str:
         """Return the recipe that would be trained, as a recipe file."""
@@ -189,7 +191,9 @@ class Adapt(Training, Revision):
         text = recipe_text(recipe, corpus=self._corpus_of(settings, local), compute=compute)
         return text + (_OWN_RUN if is_state(local) else "")
 
-    def _planned(self, compute: ComputeConfig) -> tuple[Recipe, DataPaths, Continuation | None]:
+    def _planned(
+        self, settings: CorpusConfig, compute: ComputeConfig
+    ) -> tuple[Recipe, DataPaths, Continuation | None]:
         """Check the model and build the corpus; return the recipe, its data, and an earlier run."""
         from biphasic.export.hf import check_as
         from biphasic.model.loading.hub import fetch_model
@@ -198,7 +202,6 @@ class Adapt(Training, Revision):
         from biphasic.study.inputs.corpus import locate_corpus, prepare_corpus
         from biphasic.study.inputs.models import check_model, find_continuation, is_state
 
-        settings = self._checked()
         with progress_bar(self.console, "reading the model"):
             local = fetch_model(self.model, revision=self.revision)
         check_as(self.as_, read_config(local.folder), where=str(self.model))
@@ -249,7 +252,11 @@ class Adapt(Training, Revision):
         }
 
     def _phase(self) -> dict[str, Any]:
-        phase = {"objective": self.objective, "steps": self.steps, "lora": self.lora}
+        from biphasic.config import parse_config
+        from biphasic.model.shape import Lora
+
+        lora = self.lora and parse_config(Lora, self.lora, where="lora")
+        phase = {"objective": self.objective, "steps": self.steps, "lora": lora}
         masked = MLM_PROBABILITY if self.mlm_probability is None else self.mlm_probability
         return {**phase, "mlm_probability": masked}
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from biphasic.api.verb import Computing, Device, Function, Quiet, Revision, Verb, option
 from biphasic.errors import ConfigError
-from biphasic.export import MAX_SHARD_SIZE, As
+from biphasic.export import MAX_SHARD_SIZE, As, ExportSettings, Format
 from biphasic.files import expanded
 from biphasic.model.compute.device import computing_on, parse_device
 
 if TYPE_CHECKING:
     from biphasic.evaluation.benchmark import BenchmarkScores
     from biphasic.export.push import Upload
-    from biphasic.export.write import Format
     from biphasic.tasks.embedding import LongVectors
     from biphasic.tasks.encoding import FinetunedModel, LongTexts
     from biphasic.tasks.inputs import Source
@@ -214,7 +213,7 @@ class ExportModel(Revision, Quiet):
     out: Path | str
     """Folder to write."""
     _: KW_ONLY
-    format: Format = option(default="hf", type=str)
+    format: Format = option(default="hf", choices=get_args(Format), type=str)
     """hf (transformers), sentence-transformers (also loads in transformers), or onnx (onnxruntime
     only)."""
     as_: As = option(default="auto", flag="--as", choices=get_args(As), type=str)
@@ -226,20 +225,16 @@ class ExportModel(Revision, Quiet):
     """Split larger weights into several files."""
 
     def __call__(self) -> Path:
-        from biphasic.export.write import write_export
         from biphasic.progress import progress_bar
 
+        dtype = DTYPES[self.precision]
+        settings = ExportSettings(self.format, self.as_, dtype, self.max_shard_size)
+        settings.check()  # before torch is imported, which takes seconds
+        from biphasic.export.write import write_export
+
         with progress_bar(self.console, "exporting"):
-            return write_export(
-                self.model,
-                expanded(self.out),
-                say=self.say,
-                format=self.format,
-                as_=self.as_,
-                dtype=DTYPES[self.precision],
-                max_shard_size=self.max_shard_size,
-                revision=self.revision,
-            )
+            out, revision = expanded(self.out), self.revision
+            return write_export(self.model, out, settings, say=self.say, revision=revision)
 
 
 class Push(Verb):

@@ -30,6 +30,7 @@ from biphasic.data.corpus import TEXTS, plugins_of, sources_of
 from biphasic.data.pairs import DETAILS, Pairs, count_cut
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError, DataError
+from biphasic.export import ExportSettings
 from biphasic.export.check import TOLERANCE, Reloaded
 from biphasic.export.hf import Source, WrittenModel
 from biphasic.export.output import FILL_IN
@@ -64,9 +65,7 @@ class Export:
 
     source: Source
     name: str
-    format: str  # `hf`, `sentence-transformers` or `onnx`
-    as_: str  # `auto`, `eurobert`, `llama` or `own`
-    dtype: str
+    settings: ExportSettings
     vectors: TrainedVectors  # how the folder makes vectors of texts
     written: WrittenModel  # files that were written
     reloaded: Reloaded  # result of the check against the source model
@@ -92,8 +91,8 @@ class Export:
 
 def write_export_card(folder: Path, export: Export) -> None:
     """Write the card of an export into its folder."""
-    source, is_hf = export.source, export.format == "hf"
-    has_pooling = export.format == "sentence-transformers"
+    source, format = export.source, export.settings.format
+    is_hf, has_pooling = format == "hf", format == "sentence-transformers"
     # A model that was trained to read from left to right gives other vectors in both directions.
     as_trained = TrainedVectors.of(source.state)
     facts: dict[str, Any] = {"base_model": source.name, "scores": ()}
@@ -110,7 +109,7 @@ def write_export_card(folder: Path, export: Export) -> None:
                 "encoder",
                 *([] if export.vectors.causal else ["bidirectional"]),
                 "biphasic",
-                *([] if is_hf else [export.format]),
+                *([] if is_hf else [format]),
                 *(["custom_code"] if export.written.needs_code else []),
             ],
         },
@@ -118,14 +117,12 @@ def write_export_card(folder: Path, export: Export) -> None:
         # Engines were tried with encoders that read in both directions.
         engines={}
         if export.vectors.causal
-        else engines_tried(export.as_, is_graph=export.format == "onnx"),
+        else engines_tried(export.settings.as_, is_graph=format == "onnx"),
         state=source.state,
         vectors=as_trained if as_trained.causal == export.vectors.causal else export.vectors,
         auto_classes=_auto_classes(export),
         # Old releases run these models causally without a warning.
-        has_direction=export.format != "onnx"
-        and is_open(export.config)
-        and not export.written.needs_code,
+        has_direction=format != "onnx" and is_open(export.config) and not export.written.needs_code,
         differences=[f"{k} {share:.0e}" for k, share in export.reloaded.differences.items()],
         tolerance=TOLERANCE,
         **facts,

@@ -22,7 +22,8 @@ from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel
 from biphasic.data.packing import Batching, TokenIds
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, ModelError, naming, system_fault_in
-from biphasic.export.hf import Dtype, Source, WrittenModel, pair_ids, round_weights, write_tokenizer
+from biphasic.export import Dtype
+from biphasic.export.hf import Source, WrittenModel, pair_ids, round_weights, write_tokenizer
 from biphasic.files import read_json, write_json
 from biphasic.locks import Say
 from biphasic.model.compute.device import on_compute_device

@@ -22,7 +22,7 @@ from transformers import EuroBertConfig, LlamaConfig, PretrainedConfig, PreTrain
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError, naming
-from biphasic.export import As
+from biphasic.export import As, Dtype, ExportSettings
 from biphasic.export import bidirectional_llama as own
 from biphasic.export.output import refuse_existing
 from biphasic.files import digest, expanded, read_json, read_json_object, write_json
@@ -108,7 +108,6 @@ def open_source(model: Path | str, *, revision: str | None = None) -> Source:
     )
 
 
-Dtype = Literal["float32", "bfloat16"]
 _POOLING = "1_Pooling"
 # Older keys of the bases of layers that read all tokens, and of those with a window, by model type.
 _ROPE_BY_LAYER = {
@@ -136,21 +135,19 @@ class WrittenModel:
 def write_model(
     source: Source,
     folder: Path,
+    settings: ExportSettings,
     *,
-    dtype: Dtype,
-    max_shard_size: str,
     probe: list[int],
-    with_head: bool = True,
-    causal: bool = False,
-    as_: As = "auto",
+    with_head: bool,
+    causal: bool,
 ) -> WrittenModel:
-    """Write `config.json` and weights as safetensors, in files up to `max_shard_size`."""
+    """Write `config.json` and weights as safetensors."""
     source_config = read_config(source.folder)
     was_decoder = is_decoder(source_config)
     if causal:
         config = causal_config(source_config, source.tokenizer)
     else:
-        config = bidirectional_config(source_config, source.tokenizer, as_)
+        config = bidirectional_config(source_config, source.tokenizer, settings.as_)
     if with_head:
         model, has_head = _load(source.folder, config)
     else:
@@ -160,7 +157,7 @@ def write_model(
     if first_position(model) == 0:
         model.config.pad_token_id = source.tokenizer.pad_id
     # Before the logits of the probe, which must be those of the written weights.
-    round_weights(model, dtype)
+    round_weights(model, settings.dtype)
     if has_head:
         head = model.get_output_embeddings()
         is_tied = head is not None and head.weight is model.get_input_embeddings().weight
@@ -168,9 +165,11 @@ def write_model(
         model.config.tie_word_embeddings = is_tied
     logits = model.eval()(input_ids=torch.tensor([probe])).logits[0] if has_head else None
     with loading(source.folder), naming(folder):
-        model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
+        model.to(getattr(torch, settings.dtype))
+        model.save_pretrained(folder, max_shard_size=settings.max_shard_size)
     write_older_rope(folder / "config.json")
-    if as_ == "own":
+    needs_code = settings.as_ == "own"
+    if needs_code:
         _write_own_class(folder)
     # Meant for decoders; an encoder generates nothing.
     (folder / "generation_config.json").unlink(missing_ok=True)
@@ -180,7 +179,7 @@ def write_model(
         logits=logits,
         num_parameters=model.num_parameters(),
         was_decoder=was_decoder,
-        needs_code=as_ == "own",
+        needs_code=needs_code,
     )
 
 

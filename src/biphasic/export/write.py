@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import copy
 import logging
-import re
 import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,13 +22,11 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from biphasic.config import nearest
-from biphasic.errors import ConfigError, ModelError, install_command
-from biphasic.export import MAX_SHARD_SIZE, As
+from biphasic.errors import ModelError
+from biphasic.export import ExportSettings, require_packages
 from biphasic.export.card import Export, write_export_card
 from biphasic.export.check import check_export, read_reference
 from biphasic.export.hf import (
-    Dtype,
     Source,
     check_as,
     open_source,
@@ -52,45 +48,24 @@ from biphasic.tasks.embedding import (
 )
 from biphasic.tasks.use import HEAD_RECORD, read_head
 
-Format = Literal["hf", "sentence-transformers", "onnx"]
-_SIZE = re.compile(r"[1-9]\d*(KB|MB|GB)")
-
-
-def check_format(format: str, as_: As = "auto") -> None:
-    """Raise an error if a format is unknown, has no such form, or lacks packages."""
-    if format not in (known := get_args(Format)):
-        raise ConfigError(f"format: unknown value '{format}'{nearest(format, known)}")
-    if format == "onnx":
-        _require_packages()
-        if as_ == "own":
-            raise ConfigError("as: own is code for torch, and a graph needs none; use --as llama")
-
 
 def write_export(
     model: Path | str,
     out: Path,
+    settings: ExportSettings,
     *,
     say: Say,
-    format: Format = "hf",
-    as_: As = "auto",
-    dtype: Dtype = "float32",
-    max_shard_size: str = MAX_SHARD_SIZE,
     revision: str | None = None,
 ) -> Path:
     """Write a model as a folder that works without biphasic, and verify it; see `export_model`."""
-    check_format(format, as_)
-    if not _SIZE.fullmatch(max_shard_size):
-        raise ConfigError(f"max_shard_size: '{max_shard_size}' is not a size such as 5GB or 500MB")
-    if format == "onnx" and dtype != "float32":
-        raise ConfigError("precision: bf16 is not supported for ONNX; use fp32")
-    settings: dict[str, Any] = {"format": format, "as_": as_, "dtype": dtype}
-    settings["max_shard_size"] = max_shard_size
+    settings.check()
     # A folder of something else is refused before a model is fetched.
     find_made(out)
     source = open_source(model, revision=revision)
-    causal = format != "hf" and TrainedVectors.of(source.state).causal
-    check_as(as_, read_config(source.folder), where=source.folder, causal=causal)
-    inputs = export_inputs(source.identity, **settings)
+    has_pooling = settings.format != "hf"
+    causal = has_pooling and TrainedVectors.of(source.state).causal
+    check_as(settings.as_, read_config(source.folder), where=source.folder, causal=causal)
+    inputs = settings.inputs(source.identity)
     if find_made(out, inputs):
         say(f"{out}: already made from the same model and settings; nothing to do")
         return out
@@ -101,13 +76,11 @@ def write_export(
         )
     if source.tokenizer.warning:
         say(f"warning: {source.tokenizer.warning}")
-    if format != "hf" and source.state is None and (other := _other_vectors(source.folder)):
+    if has_pooling and source.state is None and (other := _other_vectors(source.folder)):
         say(f"warning: {source.folder}: {other}; the export has the plain mean, without prompts")
     with sole_writer(out, say=say), new_folder(out) as partial:
-        if format == "onnx":
-            _write_with_graph(source, partial, out.name, say, **settings)
-        else:
-            _write(source, partial, out.name, say, **settings)
+        write = _write_with_graph if settings.format == "onnx" else _write
+        write(source, partial, out.name, settings, say)
         sign(partial, inputs)
     return out
 
@@ -130,12 +103,13 @@ def _other_vectors(folder: Path) -> str:
     return f"its own vectors have {', '.join(own)}" if own else ""
 
 
-def _write_with_graph(source: Source, folder: Path, name: str, say: Say, **settings: Any) -> None:
-
+def _write_with_graph(
+    source: Source, folder: Path, name: str, settings: ExportSettings, say: Say
+) -> None:
     with tempfile.TemporaryDirectory(prefix=f".partial-{name}-", dir=folder.parent) as work:
         staged, graph = Path(work) / name, Path(work) / "graph"
         staged.mkdir()
-        export = _write(source, staged, name, say, **settings)
+        export = _write(source, staged, name, settings, say)
         say("exporting to ONNX")
         difference = write_onnx(staged, graph, pooling=export.vectors.pooling)
         for path in graph.iterdir():
@@ -143,49 +117,22 @@ def _write_with_graph(source: Source, folder: Path, name: str, say: Say, **setti
     write_export_card(folder, replace(export, onnx=difference))
 
 
-def export_inputs(
-    identity: str,
-    *,
-    format: Format,
-    as_: As = "auto",
-    dtype: Dtype = "float32",
-    max_shard_size: str = MAX_SHARD_SIZE,
-) -> dict[str, str]:
-    """Return everything that determines an export's content."""
-    settings = {"format": format, "dtype": dtype, "max_shard_size": max_shard_size}
-    if as_ != "auto":  # Exports have the identities that they had before there were forms.
-        settings["as"] = as_
-    return {"command": "export", "model": identity, **settings}
-
-
-def _write(
-    source: Source,
-    folder: Path,
-    name: str,
-    say: Say,
-    *,
-    format: Format,
-    as_: As,
-    dtype: Dtype,
-    max_shard_size: str,
-) -> Export:
-    has_pooling = format != "hf"
+def _write(source: Source, folder: Path, name: str, settings: ExportSettings, say: Say) -> Export:
+    has_pooling = settings.format != "hf"
     # Without pooling, a folder is an encoder for any use, and reads in both directions.
     vectors = TrainedVectors.of(source.state) if has_pooling else TrainedVectors()
     say("reading the model")
-    reference = read_reference(source, vectors, dtype=dtype)
+    reference = read_reference(source, vectors, dtype=settings.dtype)
     say("writing")
     written = write_model(
         source,
         folder,
-        dtype=dtype,
-        max_shard_size=max_shard_size,
+        settings,
         probe=reference.sequences[0],
         # Training on pairs leaves the head behind, and libraries would warn of its weights. A Llama
         # that reads both ways has no class with a head.
-        with_head=not vectors.is_on_pairs and as_ in ("auto", "eurobert"),
+        with_head=not vectors.is_on_pairs and settings.as_ in ("auto", "eurobert"),
         causal=vectors.causal,
-        as_=as_,
     )
     write_tokenizer(source.tokenizer, folder, max_seqlen=source.max_seqlen)
     if has_pooling:
@@ -200,9 +147,9 @@ def _write(
 
     say("checking in a fresh process")
     reloaded = check_export(
-        folder, source, reference, written, dtype=dtype, has_pooling=has_pooling, say=say
+        folder, source, reference, written, dtype=settings.dtype, has_pooling=has_pooling, say=say
     )
-    export = Export(source, name, format, as_, dtype, vectors, written, reloaded)
+    export = Export(source, name, settings, vectors, written, reloaded)
     write_export_card(folder, export)
     say(
         f"hidden states match ours to {reloaded.hidden_states:.0e}, in transformers "
@@ -217,7 +164,6 @@ TOLERANCE = 1e-4
 # onnxruntime may round by this factor more than torch, where fp32 rounds by more than that.
 _ROUNDING = 4
 _LONGROPE = "longrope"
-_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _INPUTS = ("input_ids", "attention_mask")
 _OUTPUTS = ("last_hidden_state", "sentence_embedding")
 _INLINE_BYTES = 2_000_000_000  # protobuf's limit is 2 GiB; the graph itself needs some of it
@@ -238,7 +184,7 @@ def write_onnx(folder: Path, out: Path, *, pooling: Pooling = "mean") -> float:
     `folder` is a checked export for sentence-transformers. The result is the largest difference
     between onnxruntime and torch, in units of the tolerance's scale.
     """
-    _require_packages()
+    require_packages()
     with _quietly(), new_folder(out) as partial:
         encoder = _Encoder(_load(folder), pooling).eval()
         # Configuration, tokenizer, card and pooling; the graph holds the weights.
@@ -269,15 +215,6 @@ class _Encoder(nn.Module):
             weights = weights * (seen == (1 if self.pooling == "first" else seen[:, -1:]))
         weights = weights[..., None].to(states.dtype)
         return states, (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
-
-
-def _require_packages() -> None:
-    """Raise an error if packages of the extra `onnx` are missing."""
-    missing = [package for package in _PACKAGES if find_spec(package) is None]
-    if missing:
-        raise ConfigError(
-            f"ONNX export needs {', '.join(missing)}; install with: {install_command('onnx')}"
-        )
 
 
 def _load(folder: Path) -> PreTrainedModel:

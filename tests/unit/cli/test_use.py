@@ -1,5 +1,8 @@
 """The commands for everyday use: names of options, and what they refuse."""
 
+import subprocess
+import sys
+
 import pytest
 
 from biphasic.export import write
@@ -11,7 +14,7 @@ from tiny_use import write_head, write_model
 )
 def test_an_export_has_a_precision(run, monkeypatch, given, dtype):
     exported = {}
-    monkeypatch.setattr(write, "write_export", lambda *_, **options: exported.update(options))
+    monkeypatch.setattr(write, "write_export", lambda *given, **_: exported.update(vars(given[2])))
     assert run("export", "model", "out", *given)[0] == 0
     assert exported["dtype"] == dtype
 
@@ -34,6 +37,11 @@ UNCLEAR = {
     "a semicolon, predicting": (
         "predict", "finetuned", "semicolons.csv", "--out", "o.jsonl", "semicolons separate",
     ),
+    "a rank that is no number": (
+        "adapt", "encoder", "--corpus", "body.csv", "--out", "o", "--steps", "1", "--lora",
+        "rank=x",
+        "error: lora: rank: input should be a valid integer",
+    ),
     "an empty study": ("study", "plan", "empty.yaml", "empty.yaml: is empty"),
     "an empty recipe": ("pretrain", "empty.yaml", "--corpus", "x", "empty.yaml: is empty"),
 }  # fmt: skip
@@ -51,3 +59,30 @@ def test_messages_say_what_to_do(run, tmp_path, case):
     code, _, error = run(*command)
     assert code == 2
     assert wanted in error
+
+
+def test_adapt_refuses_wrong_options_before_torch_is_imported(tmp_path):
+    """Torch takes seconds to import, and a model minutes to fetch."""
+    wrong = {
+        "format": {"format": "onxx"},
+        "as": {"as_": "bert"},
+        "as: own": {"format": "onnx", "as_": "own"},
+        "no-such.txt": {"corpus": "no-such.txt"},
+        "lora": {"lora": {"rank": 0}},
+        "corpus: 'vocab_size'": {"corpus": {"sources": ["t.txt"], "vocab_size": 400}},
+    }
+    program = f"""
+import sys, biphasic, biphasic.errors
+for options in {[*wrong.values()]}:
+    try:
+        biphasic.adapt("owner/model", "out", **{{"steps": 1, "corpus": "t.txt", **options}})
+    except biphasic.errors.BiphasicError as error:
+        print(error)
+assert "torch" not in sys.modules
+"""
+    (tmp_path / "t.txt").write_text("text")
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    for line, start in zip(ended.stdout.splitlines(), wrong, strict=True):
+        assert line.startswith(start)

@@ -18,8 +18,8 @@ import biphasic
 from biphasic import adapt, encode, export_model
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
+from biphasic.export import ExportSettings
 from biphasic.export.card import engines_tried
-from biphasic.export.write import export_inputs
 from refusals import refusals, refused
 from warm import forking
 
@@ -196,7 +196,7 @@ def test_the_form_is_part_of_the_identity(state, tmp_path, capsys):
     assert "nothing to do" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="made from another model, text or settings"):
         export_model(state, out)
-    assert "as" not in export_inputs("a", format="hf")  # as before there were forms
+    assert "as" not in ExportSettings().inputs("a")  # as before there were forms
 
 
 PAIRS = {"objective": "contrastive", "pairs": "/nowhere", "steps": 5, "attention": "causal"}

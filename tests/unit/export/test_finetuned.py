@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from biphasic import finetune
 from biphasic.errors import ConfigError, DataError
-from biphasic.export import write
+from biphasic.export import ExportSettings, write
 from biphasic.export.check import check_tokenizer
 from biphasic.export.finetuned import FinetunedFolder
 from biphasic.export.hf import write_sentence_transformers
@@ -393,7 +393,7 @@ def test_an_export_warns_that_the_head_is_left_out(make, tmp_path, monkeypatch):
     made, said = make("eurobert", "sc"), []
     monkeypatch.setattr(write, "_write", lambda *_, **__: pytest.fail("stop"))
     with pytest.raises(pytest.fail.Exception, match="stop"):
-        write.write_export(made.folder, tmp_path / "out", say=said.append)
+        write.write_export(made.folder, tmp_path / "out", ExportSettings(), say=said.append)
     assert said[0].startswith(f"warning: the export has no head for {made.record.task}, ")
 
 
@@ -405,8 +405,9 @@ def test_an_export_warns_that_it_makes_other_vectors(given, tmp_path, monkeypatc
     for format_ in ("hf", "sentence-transformers"):
         for prompts in ({}, {"query": "query: "}):
             write_sentence_transformers(folder, **how, prompts=prompts, pooling="first")
+            settings = ExportSettings(format_)
             with pytest.raises(pytest.fail.Exception, match="stop"):
-                write.write_export(folder, tmp_path / "out", say=said.append, format=format_)
+                write.write_export(folder, tmp_path / "out", settings, say=said.append)
     messages = [text.partition(": its own vectors have ")[2] for text in said]
     assert messages == [
         f"{own}; the export has the plain mean, without prompts"

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
+from biphasic import export
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
 from biphasic.export import write as onnx
@@ -163,9 +164,9 @@ class TestRefused:
         assert not out.exists()
 
     def test_missing_packages(self, bert, monkeypatch):
-        find = onnx.find_spec
+        find = export.find_spec
         monkeypatch.setattr(
-            onnx, "find_spec", lambda name: None if name == "onnxscript" else find(name)
+            export, "find_spec", lambda name: None if name == "onnxscript" else find(name)
         )
         self.refuse(bert, ConfigError, r"needs onnxscript; .*pip install 'onnx>=.*'onnxscript>=")
 

@@ -263,7 +263,8 @@ def damaged(folder: Path) -> None:
 @refusals(
     {
         "format": (
-            {"format": "hff"}, ConfigError, "format: unknown value 'hff' (did you mean 'hf'?)"
+            {"format": "hff"}, ConfigError,
+            "format: unknown value 'hff'; give hf, sentence-transformers or onnx",
         ),
         "precision": (
             {"precision": "fp16"}, ConfigError,
