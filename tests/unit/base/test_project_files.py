@@ -59,6 +59,13 @@ def test_architecture_names_files_that_exist():
     assert places > 50
 
 
+def test_mutations_are_of_texts_that_the_source_has_once():
+    mutations = yaml.safe_load(text("tests/mutations/mutations.yaml"))
+    places = [(each["file"], each["before"]) for each in mutations]
+    assert [place for place in places if text(f"src/{place[0]}").count(place[1]) != 1] == []
+    assert [each for each in mutations if not (TOP / "tests" / each["tests"]).is_file()] == []
+
+
 def test_citation_has_the_version():
     assert yaml.safe_load(text("CITATION.cff"))["version"] == biphasic.__version__
 
