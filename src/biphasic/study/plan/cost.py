@@ -170,7 +170,7 @@ def _local_shape(folder: str) -> ModelShape | None:
 def _row_flops(shape: ModelShape, placed: PlacedPhase, first: int, last: int) -> int:
     """Count the FLOPs of one row over the steps `first` to `last` of a phase."""
     length = placed.batches.max_seqlen
-    # Every step costs the same; the longest runs of the study have 42,000.
+    # Every step costs the same, so none of tens of thousands is looked at.
     if is_steady(placed):
         return (last - first) * objective_flops(shape, placed.phase, length=length)
     flops: dict[str, int] = {}
