@@ -309,7 +309,7 @@ def _other_vocabulary(decoder: Path) -> None:
         (None, ("--learning-rate", "-1"), "learning_rate.peak: input should be greater than 0"),
         (None, ("--warmup-steps", "9"), "exceed the 4 steps"),
         (None, ("--max-seqlen", "4096"), "exceeds the model's 64 positions"),
-        (None, ("--format", "onyx"), "did you mean 'onnx'?"),
+        (None, ("--format", "onyx"), "give hf, sentence-transformers or onnx"),
     ],
 )
 def test_bad_input_is_one_line_and_costs_nothing(
