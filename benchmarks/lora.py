@@ -57,6 +57,7 @@ def measure(options: Namespace, model: Path, way: Sequence[str], folder: Path) -
             *("--rows-per-step", str(options.rows), "--max-seqlen", str(options.max_seqlen)),
             *("--precision", options.precision, "--format", "sentence-transformers"),
             *("--device", "cpu"),
+            *(("--learning-rate", str(options.rate)) if options.rate else ()),
         ],
         threads=options.threads,
     )
@@ -66,6 +67,7 @@ def measure(options: Namespace, model: Path, way: Sequence[str], folder: Path) -
     return {
         "peak_bytes": cost.peak_bytes,
         "seconds": cost.seconds,
+        "cpu_seconds": cost.cpu_seconds,
         "tokens_per_second": statistics.median(speeds[1:] or speeds),
         "state_bytes": sum(path.stat().st_size for path in state.iterdir()),
         "heldout": lines[-1].get("heldout", {}),
@@ -83,6 +85,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=8, help="per step")
     parser.add_argument("--max-seqlen", type=int, default=256)
     parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
+    parser.add_argument("--rate", type=float, help="peak rate; default: that of adapt")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="folder for the encoders, to evaluate them after")
     parser.add_argument("--write-to", type=Path, help="write the random decoder and end")
@@ -102,7 +105,8 @@ def main() -> None:
             numbers = measure(options, model, added, (options.keep or Path(name)) / way)
             records.append({"way": way, "model": model.name, **numbers})
             print(
-                f"{way:5} {numbers['peak_bytes'] / 1e9:6.2f} GB {numbers['seconds']:8,.0f} s "
+                f"{way:5} {numbers['peak_bytes'] / 1e9:6.2f} GB "
+                f"{numbers['cpu_seconds']:8,.0f} CPU s "
                 f"{numbers['tokens_per_second']:8,.0f} tokens/s, state "
                 f"{numbers['state_bytes'] / 1e9:.2f} GB, held-out {numbers['heldout']}"
             )
