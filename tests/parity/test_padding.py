@@ -24,6 +24,7 @@ from biphasic.model.loading.configurations import (
     close_again,
     eurobert_config,
     is_open,
+    llama_config,
     open_both_ways,
 )
 from biphasic.tasks.encoding import Encoder, encode_texts
@@ -32,7 +33,7 @@ from biphasic.tasks.kinds.kind import SplitScores
 from biphasic.tasks.kinds.text import AnsweredText
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, ExampleTask, TaskInfo
-from families import DISTINCT, FAMILIES, save_family, tiny_config
+from families import DISTINCT, FAMILIES, save_family, tiny_config, with_head
 from rounding import assert_as_exact, exactly
 
 Documents = list[NDArray[np.int64]]
@@ -335,6 +336,12 @@ class TestEuroBert:
     def test_biases_of_the_feed_forward_layers_are_none(self):
         """EuroBERT has a biased head then, which a Llama has no weights for."""
         assert eurobert_config(tiny_config("llama", mlp_bias=True)) is None
+
+    def test_biases_of_an_encoder_are_those_of_its_decoder(self):
+        encoder = with_head(tiny_config("eurobert", mlp_bias=True))
+        decoder = with_head(llama_config(encoder.config))
+        left = decoder.load_state_dict(encoder.state_dict(), strict=False)
+        assert (left.missing_keys, left.unexpected_keys) == ([], ["lm_head.bias"])
 
         class Other(LlamaConfig):
             model_type = "other"

@@ -319,7 +319,9 @@ def _load(folder: Path, config: PretrainedConfig) -> tuple[PreTrainedModel, bool
     # A head without weights would be drawn at random, and predict noise.
     missing = report["missing_keys"]
     refuse_missing(folder, [key for key in missing if key.startswith(body)])
-    return (_load_body(folder, config), False) if missing else (model, True)
+    # A Llama's head has no bias, which an EuroBERT's may have.
+    left_over = [key for key in report["unexpected_keys"] if key.startswith("lm_head.")]
+    return (_load_body(folder, config), False) if missing or left_over else (model, True)
 
 
 def _load_body(folder: Path, config: PretrainedConfig) -> PreTrainedModel:

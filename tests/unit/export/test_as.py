@@ -20,6 +20,7 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
 from biphasic.export import ExportSettings
 from biphasic.export.card import engines_tried
+from biphasic.export.hf import open_source, write_model
 from refusals import refusals, refused
 from warm import forking
 
@@ -245,6 +246,21 @@ def test_refused_before_anything_is_written(make_family, make_state, tmp_path, g
     before = set(tmp_path.iterdir())
     refused(error, parts, export_model, model, tmp_path / "out", **options)
     assert set(tmp_path.iterdir()) == before
+
+
+def test_a_causal_encoder_with_biases_keeps_those_of_its_layers(make_family, tmp_path):
+    """It is written as a Llama, whose head has none: the head is left out, no part of it."""
+    source, out = open_source(make_family("eurobert", mlp_bias=True)), tmp_path / "out"
+    options = {"probe": [3, 4, 5], "with_head": True, "causal": True}
+    written = write_model(source, out, ExportSettings(), **options)
+    assert (written.architecture, written.logits) == ("LlamaModel", None)
+    stored, kept = (
+        load_file(out / "model.safetensors"),
+        load_file(source.folder / "model.safetensors"),
+    )
+    assert {f"model.{name}" for name in stored} == {n for n in kept if not n.startswith("lm_head")}
+    for name, tensor in stored.items():
+        assert torch.equal(tensor, kept[f"model.{name}"])
 
 
 def test_adapt_refuses_before_it_trains(make_family, tmp_path):

@@ -62,7 +62,7 @@ _KEPT = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "num_key_value_heads", "head_dim", "hidden_act", "max_position_embeddings", "initializer_range",
     "rms_norm_eps", "pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings",
-    "attention_bias", "attention_dropout", "rope_parameters",
+    "attention_bias", "attention_dropout", "mlp_bias", "rope_parameters",
 )  # fmt: skip
 
 
