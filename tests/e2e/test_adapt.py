@@ -95,6 +95,58 @@ def test_lora_is_merged_at_export_and_leaves_the_rest_to_the_bit(decoder, adapt,
     assert (again[0], "nothing to do" in again[2]) == (0, True)
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`")  # peft reads it
+@pytest.mark.parametrize("options", [(), ("--format", "hf")])
+def test_an_adapter_is_beside_the_base(options, decoder, adapt, cli, tmp_path):
+    """The adapter changes what LoRA trained, and nothing else; peft alone gives our vectors."""
+    lora = ("--lora", "rank=2", "--lora", "targets=[q_proj,down_proj]")
+    assert adapt(decoder, *lora)[0] == 0
+    code, _, err = adapt(decoder, *lora, *options, "--adapter", out="apart")
+    assert code == 0, err
+    apart = tmp_path / "apart"
+    before, base = (load_file(at / "model.safetensors") for at in (decoder, apart / "base"))
+    for name, tensor in base.items():
+        theirs = before[f"model.{name}"]
+        assert torch.equal(tensor[: len(theirs)], theirs), name
+    added = load_file(apart / "adapter" / "adapter_model.safetensors")
+    assert len(added) == 3 * 2 * 2
+    assert all(".lora_" in name for name in added)
+    config = json.loads((apart / "adapter" / "adapter_config.json").read_text(encoding="utf-8"))
+    assert config["base_model_name_or_path"] == "base"
+    model = AutoModel.from_pretrained(apart, subfolder="base").eval()
+    from peft import PeftModel
+
+    model = PeftModel.from_pretrained(model, apart, subfolder="adapter").merge_and_unload()
+    merged = AutoModel.from_pretrained(tmp_path / "encoder").eval()
+    for name, tensor in merged.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], tensor, rtol=0, atol=1e-7)
+    card = (apart / "README.md").read_text(encoding="utf-8")
+    assert "library_name: peft" in card
+    assert "PeftModel.from_pretrained(model, 'apart/adapter')" in card
+    assert cli("push", apart, "me/apart")[0] == 0
+    code, _, err = adapt(decoder, *lora, *options, "--adapter", out="apart")
+    assert (code, "nothing to do" in err) == (0, True)
+    (state,) = {path.parent for path in tmp_path.glob("runs/store/states/*/lora.safetensors")}
+    code, _, err = cli("export", state, tmp_path / "half", "--adapter", "--precision", "bf16")
+    assert code == 0, err  # our vectors have the same rounded base, and an adapter in fp32
+    half = load_file(tmp_path / "half" / "base" / "model.safetensors")
+    assert {tensor.dtype for tensor in half.values()} == {torch.bfloat16}
+    both = (tmp_path / at / "adapter" / "adapter_model.safetensors" for at in ("half", "apart"))
+    assert next(both).read_bytes() == next(both).read_bytes()
+
+
+def test_an_adapter_needs_lora(decoder, adapt, cli, tmp_path):
+    code, _, err = adapt(decoder, "--adapter")
+    assert (code, "adapter: there is none without lora" in err) == (2, True), err
+    assert adapt(decoder)[0] == 0
+    state = next(tmp_path.glob("runs/store/states/*"))
+    for of in (state, tmp_path / "encoder"):
+        code, _, err = cli("export", of, tmp_path / "apart", "--adapter")
+        assert (code, "is no state whose last phase had lora" in err) == (2, True), err
+    code, _, err = cli("export", state, tmp_path / "apart", "--adapter", "--format", "onnx")
+    assert (code, "a graph has merged weights" in err) == (2, True), err
+
+
 @pytest.mark.parametrize("setting", ["lora", "freeze"])
 def test_names_that_the_model_lacks_are_refused_before_text_is_read(
     cli, decoder, text_file, tmp_path, setting

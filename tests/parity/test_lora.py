@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file
+from torch.testing import assert_close
 from transformers import GPT2Config
 
 from biphasic.data.packing import pack_sequences
@@ -22,7 +24,7 @@ from biphasic.model.cpu.kernels import cpu_kernels
 from biphasic.model.head import language_model_head
 from biphasic.model.loading.build import load_pretrained, load_weights
 from biphasic.model.loading.hub import fetch_model
-from biphasic.model.lora import add_lora, load_lora, lora_targets, trains_lora
+from biphasic.model.lora import Adapter, add_lora, load_lora, lora_targets, trains_lora
 from biphasic.model.shape import Lora
 from biphasic.training.lineage import Lineage, TrainingData
 from biphasic.training.loop import train_segment
@@ -122,6 +124,33 @@ def test_merged_equals_unmerged(pretrained, train, make_recipe):
     for one, other in (states, logits):
         # Rounding of a weight moves an output by at most about as much, in each of two layers.
         assert (one - other).abs().max() <= 100 * EPSILON * other.abs().max()
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`")  # peft reads it
+def test_an_adapter_is_read_by_peft(pretrained, tmp_path, train, make_recipe):
+    """In fp64, a body without the additions gives the merged states once peft has added them."""
+    recipe = make_recipe(WITH, model={"pretrained": "tiny"}, precision="fp32")
+    before, state = (train(recipe, data=pretrained, end=end) for end in (0, None))
+    adapter = Adapter(Lora(rank=2), weights(state, "lora"))
+    merged, body = (load_pretrained(state).base_model for _ in range(2))
+    adapter.take_out(body)
+    old, row = (
+        dict(load_pretrained(before).base_model.named_parameters()),
+        body.get_input_embeddings(),
+    )
+    for name, weight in body.named_parameters():
+        if weight is not row.weight:
+            assert torch.equal(weight, old[name]), name
+    again = deepcopy(body)
+    adapter.merge(again)
+    assert_close(dict(again.named_parameters()), dict(merged.named_parameters()), rtol=0, atol=0)
+    assert adapter.write(body, tmp_path, base="base") == sum(
+        tensor.numel() for name, tensor in weights(state, "lora").items() if ".lora_" in name
+    )
+    body = PeftModel.from_pretrained(body, tmp_path).merge_and_unload()
+    for name, weight in body.named_parameters():
+        whole = merged.get_parameter(name)
+        assert (weight - whole).abs().max() <= 4 * EPSILON * whole.abs().max(), name
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

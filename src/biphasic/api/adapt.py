@@ -117,6 +117,8 @@ class Adapt(Training, Revision):
     """hf, sentence-transformers or onnx; see `biphasic export`."""
     as_: As = option(default="auto", flag="--as", choices=get_args(As), type=str)
     """auto, eurobert, llama or own; see `biphasic export`."""
+    adapter: bool = False
+    """Write the additions of `lora` as an adapter, beside the model without them."""
 
     def __call__(self) -> Path:
         from biphasic.export.output import find_made, refuse_existing
@@ -130,8 +132,10 @@ class Adapt(Training, Revision):
 
         compute = parse_compute(self.compute, threads=self.threads)
         store, out = self.store, expanded(self.out)
-        form = ExportSettings(self.format, self.as_)
+        form = ExportSettings(self.format, self.as_, adapter=self.adapter)
         form.check()
+        if self.adapter and self.lora is None:
+            raise ConfigError("adapter: there is none without lora; add lora or omit adapter")
         find_made(out)
         look_in(store)
         with self.computing(), viewed_in_wandb(self.wandb):

@@ -223,12 +223,14 @@ class ExportModel(Revision, Quiet):
     """Precision of the weights."""
     max_shard_size: str = MAX_SHARD_SIZE
     """Split larger weights into several files."""
+    adapter: bool = False
+    """Write LoRA as an adapter for peft, beside the model without it."""
 
     def __call__(self) -> Path:
         from biphasic.progress import progress_bar
 
         dtype = DTYPES[self.precision]
-        settings = ExportSettings(self.format, self.as_, dtype, self.max_shard_size)
+        settings = ExportSettings(self.format, self.as_, dtype, self.max_shard_size, self.adapter)
         settings.check()  # before torch is imported, which takes seconds
         from biphasic.export.write import write_export
 

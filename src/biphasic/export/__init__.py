@@ -13,6 +13,7 @@ Format = Literal["hf", "sentence-transformers", "onnx"]
 # The class that an encoder is written as.
 As = Literal["auto", "eurobert", "llama", "own"]
 Dtype = Literal["float32", "bfloat16"]
+BASE, ADAPTER = "base", "adapter"  # folders of an export whose adapter is apart
 MAX_SHARD_SIZE = "5GB"  # larger weights are split into several files
 _SIZE = re.compile(r"[1-9]\d*(KB|MB|GB)")
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -26,6 +27,7 @@ class ExportSettings:
     as_: As = "auto"
     dtype: Dtype = "float32"
     max_shard_size: str = MAX_SHARD_SIZE
+    adapter: bool = False  # LoRA stays apart from the matrices that it changes
 
     def check(self) -> None:
         """Raise an error for settings that no model can be written with; this imports no torch."""
@@ -34,6 +36,8 @@ class ExportSettings:
             raise ConfigError(f"max_shard_size: '{size}' is not a size such as 5GB or 500MB")
         if self.format == "onnx":
             require_packages()
+            if self.adapter:
+                raise ConfigError("adapter: a graph has merged weights; omit adapter")
             if self.as_ == "own":
                 raise ConfigError(
                     "as: own is code for torch, and a graph needs none; use --as llama"
@@ -45,8 +49,11 @@ class ExportSettings:
         """Return everything that determines the content of a model's export."""
         settings = asdict(self)
         as_ = settings.pop("as_")
-        if as_ != "auto":  # Exports have the identities that they had before there were forms.
+        # Exports have the identities that they had before there were forms and adapters.
+        if as_ != "auto":
             settings["as"] = as_
+        if not self.adapter:
+            del settings["adapter"]
         return {"command": "export", "model": identity, **settings}
 
 

@@ -103,7 +103,11 @@ def write_export_card(folder: Path, export: Export) -> None:
         name=export.name,
         results=[_mean_score(score) for score in facts["scores"]],
         metadata={
-            "library_name": "sentence-transformers" if has_pooling else "transformers",
+            "library_name": "peft"
+            if source.adapter
+            else "sentence-transformers"
+            if has_pooling
+            else "transformers",
             "pipeline_tag": "fill-mask" if export.fills_masks and is_hf else "feature-extraction",
             "tags": [
                 "encoder",
@@ -114,9 +118,9 @@ def write_export_card(folder: Path, export: Export) -> None:
             ],
         },
         export=export,
-        # Engines were tried with encoders that read in both directions.
+        # Engines were tried with merged encoders that read in both directions.
         engines={}
-        if export.vectors.causal
+        if export.vectors.causal or source.adapter
         else engines_tried(export.settings.as_, is_graph=format == "onnx"),
         state=source.state,
         vectors=as_trained if as_trained.causal == export.vectors.causal else export.vectors,
@@ -159,7 +163,7 @@ def _mean_score(score: TaskScore) -> EvalResult:
 
 def _auto_classes(export: Export) -> list[str]:
     """Return the transformers classes that can fine-tune the model."""
-    if export.written.needs_code:
+    if export.written.needs_code or export.source.adapter:
         return []
     classes = {
         "AutoModelForMaskedLM": MODEL_FOR_MASKED_LM_MAPPING if export.fills_masks else {},

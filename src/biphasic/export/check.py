@@ -22,7 +22,7 @@ from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel
 from biphasic.data.packing import Batching, TokenIds
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, ModelError, naming, system_fault_in
-from biphasic.export import Dtype
+from biphasic.export import ADAPTER, Dtype
 from biphasic.export.hf import Source, WrittenModel, pair_ids, round_weights, write_tokenizer
 from biphasic.files import read_json, write_json
 from biphasic.locks import Say
@@ -82,7 +82,7 @@ class Reference:
 def read_reference(source: Source, vectors: TrainedVectors, *, dtype: Dtype) -> Reference:
     """Run a model, rounded to `dtype`, as fine-tuning and evaluation do; probe its attention."""
     model = load_checked_encoder(source.folder, causal=vectors.causal)
-    round_weights(model, dtype)
+    _round(model, source, dtype)
     tokenizer, limit = source.tokenizer, source.max_seqlen
     sequences = [ids.tolist() for ids in _sequences(tokenizer, model.config, limit=limit)]
     read, _ = encode_texts(TEXTS, tokenizer, max_seqlen=limit or 1 << 30)
@@ -105,9 +105,18 @@ def read_reference(source: Source, vectors: TrainedVectors, *, dtype: Dtype) -> 
 def _read_double(source: Source, reference: Reference, *, dtype: Dtype) -> dict[str, Tensor]:
     """Compute the outputs of a reference in fp64, where rounding is negligible."""
     model = load_encoder(source.folder, batching=reference.batching)
-    round_weights(model, dtype)
+    _round(model, source, dtype)
     inputs = {"sequences": reference.sequences, "embedded": reference.embedded}
     return _outputs(model.double(), source, reference.vectors, **inputs)
+
+
+def _round(model: PreTrainedModel, source: Source, dtype: Dtype) -> None:
+    """Round a model as its export is: an adapter beside it stays fp32."""
+    if source.adapter:
+        source.adapter.take_out(model)
+    round_weights(model, dtype)
+    if source.adapter:
+        source.adapter.merge(model)
 
 
 def _outputs(
@@ -185,6 +194,7 @@ def check_export(
     other = next(token for token in reference.sequences[-1] if token not in probe)
     request = {
         "folder": str(folder.resolve()),
+        "adapter": str(folder.resolve().with_name(ADAPTER)) if source.adapter else None,
         "sequences": reference.sequences,
         # The last token before EOS is another one: what changes before it has read to the right.
         "changed": [*probe[:-2], other, probe[-1]],

@@ -12,7 +12,7 @@ import math
 import re
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from transformers import EuroBertConfig, LlamaConfig, PretrainedConfig, PreTrain
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError, naming
-from biphasic.export import As, Dtype, ExportSettings
+from biphasic.export import ADAPTER, BASE, As, Dtype, ExportSettings
 from biphasic.export import bidirectional_llama as own
 from biphasic.export.output import refuse_existing
 from biphasic.files import digest, expanded, read_json, read_json_object, write_json
@@ -48,10 +48,12 @@ from biphasic.model.loading.reading import (
     refuse_missing,
     refuse_unfit,
 )
-from biphasic.records import StateRecord, parse_record
+from biphasic.model.lora import Adapter, require_peft
+from biphasic.model.shape import Lora
+from biphasic.records import StateRecord, parse_record, phase_of
 from biphasic.store import MODEL, complete_folder, is_complete
 from biphasic.study.inputs.models import token_difference
-from biphasic.training.state import save_tensors
+from biphasic.training.state import LORA, load_lora_of, save_tensors
 from biphasic.version import __version__
 
 _REMEDY = "take another copy of the state, or delete the folder and train again"
@@ -69,6 +71,7 @@ class Source:
     # Longest input in tokens that model and tokenizer allow; None without a limit.
     max_seqlen: int | None
     state: StateRecord | None  # None if the model is no training state
+    adapter: Adapter | None = None  # written beside the model without it
 
 
 def open_source(model: Path | str, *, revision: str | None = None) -> Source:
@@ -108,6 +111,18 @@ def open_source(model: Path | str, *, revision: str | None = None) -> Source:
     )
 
 
+def with_adapter(source: Source) -> Source:
+    """Return a source whose LoRA stays apart; raise an error if it ended without LoRA."""
+    state = source.state
+    if state is None or not state.ledger or not (source.folder / LORA).is_file():
+        raise ConfigError(
+            f"adapter: {source.folder}: is no state whose last phase had lora; omit adapter"
+        )
+    require_peft()
+    lora = Lora.model_validate(phase_of(state.recipe, state.ledger[-1].phase)["lora"])
+    return replace(source, adapter=Adapter(lora, load_lora_of(source.folder)))
+
+
 _POOLING = "1_Pooling"
 # Older keys of the bases of layers that read all tokens, and of those with a window, by model type.
 _ROPE_BY_LAYER = {
@@ -129,6 +144,7 @@ class WrittenModel:
     num_parameters: int  # written; tied ones count once
     was_decoder: bool  # the source belongs to a decoder family
     needs_code: bool = False  # the class is a file of the folder
+    num_added: int = 0  # parameters of the adapter beside it
 
 
 @torch.no_grad()
@@ -152,6 +168,8 @@ def write_model(
         model, has_head = _load(source.folder, config)
     else:
         model, has_head = _load_body(source.folder, config), False
+    if source.adapter:
+        source.adapter.take_out(model)
     # Classifiers find the last token by the padding token. Models that count positions around it,
     # such as RoBERTa, keep their own.
     if first_position(model) == 0:
@@ -168,6 +186,9 @@ def write_model(
         model.to(getattr(torch, settings.dtype))
         model.save_pretrained(folder, max_shard_size=settings.max_shard_size)
     write_older_rope(folder / "config.json")
+    num_parameters, num_added = model.num_parameters(), 0
+    if source.adapter:
+        num_added = source.adapter.write(model, folder.with_name(ADAPTER), base=BASE)
     needs_code = settings.as_ == "own"
     if needs_code:
         _write_own_class(folder)
@@ -177,9 +198,10 @@ def write_model(
         config=model.config,
         architecture=read_json_object(folder / "config.json")["architectures"][0],
         logits=logits,
-        num_parameters=model.num_parameters(),
+        num_parameters=num_parameters,
         was_decoder=was_decoder,
         needs_code=needs_code,
+        num_added=num_added,
     )
 
 

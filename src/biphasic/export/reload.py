@@ -44,6 +44,10 @@ def padded(sequences: list[list[int]], pad_id: int) -> tuple[torch.Tensor, torch
 def states(dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Return hidden states alone, in a padded batch, and after a change to a later token."""
     model = transformers.AutoModel.from_pretrained(FOLDER, dtype=dtype, **OWN_CODE).eval()
+    if REQUEST["adapter"]:
+        from peft import PeftModel  # noqa: PLC0415 - only if requested
+
+        model = PeftModel.from_pretrained(model, REQUEST["adapter"])
     tensors = {}
     sequences = REQUEST["sequences"]
     for number, sequence in enumerate(sequences):
@@ -71,6 +75,8 @@ def embeddings(dtype: torch.dtype) -> torch.Tensor:
     from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - only if requested
 
     model = SentenceTransformer(FOLDER, device="cpu", model_kwargs={"dtype": dtype}, **OWN_CODE)
+    if REQUEST["adapter"]:
+        model.load_adapter(REQUEST["adapter"])
     return model.encode(REQUEST["embedded"], convert_to_tensor=True)
 
 

@@ -23,13 +23,14 @@ from transformers import AutoModel, PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from biphasic.errors import ModelError
-from biphasic.export import ExportSettings, require_packages
+from biphasic.export import BASE, ExportSettings, require_packages
 from biphasic.export.card import Export, write_export_card
 from biphasic.export.check import check_export, read_reference
 from biphasic.export.hf import (
     Source,
     check_as,
     open_source,
+    with_adapter,
     write_model,
     write_sentence_transformers,
     write_tokenizer,
@@ -69,6 +70,8 @@ def write_export(
     if find_made(out, inputs):
         say(f"{out}: already made from the same model and settings; nothing to do")
         return out
+    if settings.adapter:
+        source = with_adapter(source)
     if (source.folder / HEAD_RECORD).is_file() and (head := read_head(source.folder)).head:
         say(
             f"warning: the export has no head for {head.task}, so it gives vectors and no answers; "
@@ -121,23 +124,29 @@ def _write(source: Source, folder: Path, name: str, settings: ExportSettings, sa
     has_pooling = settings.format != "hf"
     # Without pooling, a folder is an encoder for any use, and reads in both directions.
     vectors = TrainedVectors.of(source.state) if has_pooling else TrainedVectors()
+    place = folder
+    if source.adapter:
+        place = folder / BASE
+        place.mkdir()
     say("reading the model")
     reference = read_reference(source, vectors, dtype=settings.dtype)
     say("writing")
     written = write_model(
         source,
-        folder,
+        place,
         settings,
         probe=reference.sequences[0],
         # Training on pairs leaves the head behind, and libraries would warn of its weights. A Llama
-        # that reads both ways has no class with a head.
-        with_head=not vectors.is_on_pairs and settings.as_ in ("auto", "eurobert"),
+        # that reads both ways has no class with a head, nor has one that gets an adapter.
+        with_head=not vectors.is_on_pairs
+        and settings.as_ in ("auto", "eurobert")
+        and not source.adapter,
         causal=vectors.causal,
     )
-    write_tokenizer(source.tokenizer, folder, max_seqlen=source.max_seqlen)
+    write_tokenizer(source.tokenizer, place, max_seqlen=source.max_seqlen)
     if has_pooling:
         write_sentence_transformers(
-            folder,
+            place,
             hidden_size=reference.outputs["embeddings"].shape[1],
             max_seqlen=source.limits.longest_input,
             prompts=vectors.prompts,
@@ -147,7 +156,7 @@ def _write(source: Source, folder: Path, name: str, settings: ExportSettings, sa
 
     say("checking in a fresh process")
     reloaded = check_export(
-        folder, source, reference, written, dtype=settings.dtype, has_pooling=has_pooling, say=say
+        place, source, reference, written, dtype=settings.dtype, has_pooling=has_pooling, say=say
     )
     export = Export(source, name, settings, vectors, written, reloaded)
     write_export_card(folder, export)

@@ -10,10 +10,13 @@ Reference: Hu et al. 2021, "LoRA: low-rank adaptation of large language models",
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -38,16 +41,9 @@ def require_peft() -> None:
 def add_lora(model: PreTrainedModel, lora: Lora, *, seed: int, mask_id: int | None) -> None:
     """Add LoRA to a model in fp32, in place; nothing else trains. `mask_id` is trained, if any."""
     require_peft()
-    from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415 - optional package
+    from peft import inject_adapter_in_model  # noqa: PLC0415 - optional package
 
-    targets = lora_targets(model, lora)
-    settings = LoraConfig(
-        r=lora.rank,
-        lora_alpha=lora.scale,  # type: ignore[arg-type] - a float is as good
-        target_modules=targets,
-        # GPT-2's Conv1D keeps its matrix transposed, and peft must be told so.
-        fan_in_fan_out=isinstance(model.get_submodule(targets[0]), Conv1D),
-    )
+    settings = _peft_settings(model, lora, lora_targets(model, lora))
     with torch.random.fork_rng(devices=[]):  # peft draws numbers, which are overwritten
         inject_adapter_in_model(settings, model, adapter_name=_ADAPTER)
     # From a generator of our own: peft's numbers depend on the global one, and so on earlier work.
@@ -56,6 +52,18 @@ def add_lora(model: PreTrainedModel, lora: Lora, *, seed: int, mask_id: int | No
     use_own_layers(model)
     if mask_id is not None:
         _train_row(model, mask_id)
+
+
+def _peft_settings(model: nn.Module, lora: Lora, targets: list[str]) -> Any:
+    from peft import LoraConfig  # noqa: PLC0415 - optional package
+
+    return LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.scale,  # type: ignore[arg-type] - a float is as good
+        target_modules=targets,
+        # GPT-2's Conv1D keeps its matrix transposed, and peft must be told so.
+        fan_in_fan_out=isinstance(model.get_submodule(targets[0]), Conv1D),
+    )
 
 
 @torch.no_grad()
@@ -151,3 +159,54 @@ def _lora_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, module in model.named_modules():
         if hasattr(module, "lora_A") and hasattr(module, "base_layer"):
             yield name, module
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """The additions of a trained model, apart from the matrices that they change."""
+
+    lora: Lora
+    tensors: Mapping[str, Tensor]  # what `split_lora` returned second
+
+    @torch.no_grad()
+    def take_out(self, model: PreTrainedModel) -> None:
+        """Give a model with merged weights its matrices without the additions, in place."""
+        for name, _, matrix in self._matrices(model):
+            matrix.weight.copy_(self.tensors[f"{name}{_BASE}weight"])
+
+    @torch.no_grad()
+    def merge(self, model: PreTrainedModel) -> None:
+        """Add the additions to the matrices of a model, in place."""
+        for name, _, matrix in self._matrices(model):
+            down, up = (self.tensors[f"{name}.lora_{side}.{_ADAPTER}.weight"] for side in "AB")
+            change = self.lora.scale / self.lora.rank * (up @ down)
+            matrix.weight += change.T if isinstance(matrix, Conv1D) else change
+
+    def write(self, model: PreTrainedModel, folder: Path, *, base: str) -> int:
+        """Write the additions in peft's format; return how many numbers they have.
+
+        `model` is the body that others add them to, and `base` how they find its folder.
+        """
+        places = {name: place for name, place, _ in self._matrices(model)}
+        settings = _peft_settings(model, self.lora, [*places.values()])
+        settings.base_model_name_or_path, settings.inference_mode = base, True
+        settings.task_type = "FEATURE_EXTRACTION"  # what peft calls a body without a head
+        settings.save_pretrained(str(folder))
+        added = {
+            f"base_model.model.{place}.lora_{side}.weight": self.tensors[
+                f"{name}.lora_{side}.{_ADAPTER}.weight"
+            ]
+            for name, place in places.items()
+            for side in "AB"
+        }
+        save_file(added, folder / "adapter_model.safetensors", {"format": "pt"})
+        return sum(tensor.numel() for tensor in added.values())
+
+    def _matrices(self, model: PreTrainedModel) -> Iterator[tuple[str, str, Any]]:
+        """Yield each changed matrix with its name in `tensors` and in the model, or its body."""
+        modules = dict(model.named_modules())
+        for key in self.tensors:
+            name, is_matrix, _ = key.partition(f"{_BASE}weight")
+            if is_matrix:
+                place = name if name in modules else name.partition(".")[2]
+                yield name, place, modules[place]

@@ -134,7 +134,7 @@ def load_state(folder: Path, *, identity: str, hashes: bool = True) -> Snapshot:
             moments=moments,
             record=read_state_record(folder, identity=identity),
             metrics=(folder / "metrics.jsonl").read_text(encoding="utf-8"),
-            lora=_load_lora(folder),
+            lora=load_lora_of(folder),
         )
         _check(snapshot)
     return snapshot
@@ -185,7 +185,8 @@ def _load_tensors(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     )
 
 
-def _load_lora(folder: Path) -> dict[str, Tensor]:
+def load_lora_of(folder: Path) -> dict[str, Tensor]:
+    """Read what continues LoRA in a state; empty without LoRA."""
     from safetensors.torch import load_file  # noqa: PLC0415
 
     return load_file(folder / LORA) if (folder / LORA).is_file() else {}
