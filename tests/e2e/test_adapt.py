@@ -133,6 +133,12 @@ def test_an_adapter_is_beside_the_base(options, decoder, adapt, cli, tmp_path):
     assert {tensor.dtype for tensor in half.values()} == {torch.bfloat16}
     both = (tmp_path / at / "adapter" / "adapter_model.safetensors" for at in ("half", "apart"))
     assert next(both).read_bytes() == next(both).read_bytes()
+    targets = config["target_modules"]
+    assert targets == [
+        f"layers.{n}.{t}" for n in range(3) for t in ("mlp.down_proj", "self_attn.q_proj")
+    ]
+    card = (tmp_path / "half" / "README.md").read_text(encoding="utf-8")
+    assert "Weights of the base were rounded" in card
 
 
 def test_an_adapter_needs_lora(decoder, adapt, cli, tmp_path):

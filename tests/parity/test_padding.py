@@ -337,14 +337,14 @@ class TestEuroBert:
         """EuroBERT has a biased head then, which a Llama has no weights for."""
         assert eurobert_config(tiny_config("llama", mlp_bias=True)) is None
 
-    def test_biases_of_an_encoder_are_those_of_its_decoder(self):
-        encoder = with_head(tiny_config("eurobert", mlp_bias=True))
-        decoder = with_head(llama_config(encoder.config))
-        left = decoder.load_state_dict(encoder.state_dict(), strict=False)
-        assert (left.missing_keys, left.unexpected_keys) == ([], ["lm_head.bias"])
-
         class Other(LlamaConfig):
             model_type = "other"
 
         assert eurobert_config(Other()) is None
         assert eurobert_config(EuroBertConfig()) is None
+
+    def test_biases_of_an_encoder_are_those_of_its_decoder(self):
+        encoder = with_head(tiny_config("eurobert", mlp_bias=True))
+        decoder = with_head(llama_config(encoder.config))
+        left = decoder.load_state_dict(encoder.state_dict(), strict=False)
+        assert (left.missing_keys, left.unexpected_keys) == ([], ["lm_head.bias"])

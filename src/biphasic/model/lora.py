@@ -190,6 +190,7 @@ class Adapter:
         places = {name: place for name, place, _ in self._matrices(model)}
         settings = _peft_settings(model, self.lora, [*places.values()])
         settings.base_model_name_or_path, settings.inference_mode = base, True
+        settings.target_modules = [*places.values()]  # peft keeps a set, in any order
         settings.task_type = "FEATURE_EXTRACTION"  # what peft calls a body without a head
         settings.save_pretrained(str(folder))
         added = {
