@@ -124,6 +124,10 @@ def test_an_adapter_is_beside_the_base(options, decoder, adapt, cli, tmp_path):
     assert "library_name: peft" in card
     assert "PeftModel.from_pretrained(model, 'apart/adapter')" in card
     assert cli("push", apart, "me/apart")[0] == 0
+    for part in ("base", "adapter"):  # neither is an export by itself
+        (apart / part).rename(tmp_path / part)
+        assert cli("push", apart, "me/apart")[0] == 2
+        (tmp_path / part).rename(apart / part)
     code, _, err = adapt(decoder, *lora, *options, "--adapter", out="apart")
     assert (code, "nothing to do" in err) == (0, True)
     (state,) = {path.parent for path in tmp_path.glob("runs/store/states/*/lora.safetensors")}

@@ -21,13 +21,14 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id
 
 from biphasic.errors import ConfigError, DataError, one_line
-from biphasic.export import BASE
+from biphasic.export import ADAPTER, BASE
 from biphasic.export.output import FILL_IN
 from biphasic.files import expanded
 from biphasic.shown import Shown
 from biphasic.store import CARD
 
 _WEIGHTS = ("*.safetensors", f"{BASE}/*.safetensors", "onnx/*.onnx", "*.onnx")
+_CONFIGURATIONS = ("config.json", f"{ADAPTER}/adapter_config.json")
 # Files that only training states have; exports omit them.
 _STATE_FILES = ("state.json", "optimizer.safetensors", "metrics.jsonl")
 # Formats that run code when loaded do not belong in an export.
@@ -82,7 +83,7 @@ def plan_push(
         is_name = repository.count("/") == 1
     if not is_name:
         raise ConfigError(f"repository '{repository}' must have the form OWNER/NAME")
-    if not any((folder / part / "config.json").is_file() for part in (".", BASE)):
+    if not any((folder / path).is_file() for path in _CONFIGURATIONS):
         raise DataError(f"{folder}: no export here (no config.json); 'biphasic export' makes one")
     if state_file := next((name for name in _STATE_FILES if (folder / name).exists()), None):
         raise DataError(

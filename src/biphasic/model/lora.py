@@ -149,10 +149,14 @@ def split_lora(
     for name, layer in _lora_layers(model):
         if f"{name}.base_layer.weight" in tensors:  # of ranks, only the first has whole ones
             down, up = (tensors[f"{name}.lora_{side}.{_ADAPTER}.weight"] for side in "AB")
-            change = layer.scaling[_ADAPTER] * (up @ down)
-            base = tensors[f"{name}.base_layer.weight"]
-            merged[f"{name}.weight"] = base + (change.T if layer.fan_in_fan_out else change)
+            change = _change(down, up, layer.scaling[_ADAPTER], layer.base_layer)
+            merged[f"{name}.weight"] = tensors[f"{name}.base_layer.weight"] + change
     return merged, kept
+
+
+def _change(down: Tensor, up: Tensor, scale: float, matrix: nn.Module) -> Tensor:
+    change = scale * (up @ down)
+    return change.T if isinstance(matrix, Conv1D) else change
 
 
 def _lora_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -179,8 +183,7 @@ class Adapter:
         """Add the additions to the matrices of a model, in place."""
         for name, _, matrix in self._matrices(model):
             down, up = (self.tensors[f"{name}.lora_{side}.{_ADAPTER}.weight"] for side in "AB")
-            change = self.lora.scale / self.lora.rank * (up @ down)
-            matrix.weight += change.T if isinstance(matrix, Conv1D) else change
+            matrix.weight += _change(down, up, self.lora.scale / self.lora.rank, matrix)
 
     def write(self, model: PreTrainedModel, folder: Path, *, base: str) -> int:
         """Write the additions in peft's format; return how many numbers they have.
