@@ -184,6 +184,11 @@ def refuse_adapter(folder: Path) -> None:
                 "peft (merge_and_unload, then save_pretrained into another folder), or move its "
                 "files away to use the model without it"
             )
+    if (folder / "adapter" / ADAPTER_FILES[0]).is_file() and not is_file(folder / "config.json"):
+        raise DataError(
+            f"{folder}: an adapter beside its base, which biphasic does not load; give the state "
+            f"that it was exported from, or {folder / 'base'} for the model without it"
+        )
 
 
 def remove(path: Path) -> None:

@@ -124,6 +124,9 @@ def test_an_adapter_is_beside_the_base(options, decoder, adapt, cli, tmp_path):
     assert "library_name: peft" in card
     assert "PeftModel.from_pretrained(model, 'apart/adapter')" in card
     assert cli("push", apart, "me/apart")[0] == 0
+    (tmp_path / "texts.txt").write_text("One text.\n", encoding="utf-8")
+    code, _, err = cli("encode", apart, tmp_path / "texts.txt", "--out", tmp_path / "v.npy")
+    assert (code, "an adapter beside its base" in err) == (2, True), err
     for part in ("base", "adapter"):  # neither is an export by itself
         (apart / part).rename(tmp_path / part)
         assert cli("push", apart, "me/apart")[0] == 2
