@@ -26,6 +26,7 @@ from biphasic.errors import (
 PARTIAL = ".partial-"  # prefix of unfinished files and folders
 # Files of an adapter in peft's format.
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
+BASE, ADAPTER = "base", "adapter"  # folders of an export whose adapter is apart
 
 
 def canonical_json(value: Any) -> str:
@@ -184,10 +185,10 @@ def refuse_adapter(folder: Path) -> None:
                 "peft (merge_and_unload, then save_pretrained into another folder), or move its "
                 "files away to use the model without it"
             )
-    if (folder / "adapter" / ADAPTER_FILES[0]).is_file() and not is_file(folder / "config.json"):
+    if (folder / ADAPTER / ADAPTER_FILES[0]).is_file() and not is_file(folder / "config.json"):
         raise DataError(
             f"{folder}: an adapter beside its base, which biphasic does not load; give the state "
-            f"that it was exported from, or {folder / 'base'} for the model without it"
+            f"that it was exported from, or {folder / BASE} for the model without it"
         )
 
 

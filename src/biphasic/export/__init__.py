@@ -13,7 +13,6 @@ Format = Literal["hf", "sentence-transformers", "onnx"]
 # The class that an encoder is written as.
 As = Literal["auto", "eurobert", "llama", "own"]
 Dtype = Literal["float32", "bfloat16"]
-BASE, ADAPTER = "base", "adapter"  # folders of an export whose adapter is apart
 MAX_SHARD_SIZE = "5GB"  # larger weights are split into several files
 _SIZE = re.compile(r"[1-9]\d*(KB|MB|GB)")
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")

@@ -22,9 +22,9 @@ from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel
 from biphasic.data.packing import Batching, TokenIds
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, ModelError, naming, system_fault_in
-from biphasic.export import ADAPTER, Dtype
+from biphasic.export import Dtype
 from biphasic.export.hf import Source, WrittenModel, pair_ids, round_weights, write_tokenizer
-from biphasic.files import read_json, write_json
+from biphasic.files import ADAPTER, read_json, write_json
 from biphasic.locks import Say
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.compute.forward import batching_of, padded_states, pooled

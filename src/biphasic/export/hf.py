@@ -22,10 +22,10 @@ from transformers import EuroBertConfig, LlamaConfig, PretrainedConfig, PreTrain
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError, naming
-from biphasic.export import ADAPTER, BASE, As, Dtype, ExportSettings
+from biphasic.export import As, Dtype, ExportSettings
 from biphasic.export import bidirectional_llama as own
 from biphasic.export.output import refuse_existing
-from biphasic.files import digest, expanded, read_json, read_json_object, write_json
+from biphasic.files import ADAPTER, digest, expanded, read_json, read_json_object, write_json
 from biphasic.locks import sole_writer
 from biphasic.model.compute.forward import Pooling, first_position
 from biphasic.model.contract import ModelLimits, model_limits, tokenizer_limit
@@ -188,7 +188,7 @@ def write_model(
     write_older_rope(folder / "config.json")
     num_parameters, num_added = model.num_parameters(), 0
     if source.adapter:
-        num_added = source.adapter.write(model, folder.with_name(ADAPTER), base=BASE)
+        num_added = source.adapter.write(model, folder.with_name(ADAPTER), base=folder.name)
     needs_code = settings.as_ == "own"
     if needs_code:
         _write_own_class(folder)

@@ -21,14 +21,13 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id
 
 from biphasic.errors import ConfigError, DataError, one_line
-from biphasic.export import ADAPTER, BASE
 from biphasic.export.output import FILL_IN
-from biphasic.files import expanded
+from biphasic.files import ADAPTER, ADAPTER_FILES, BASE, expanded
 from biphasic.shown import Shown
 from biphasic.store import CARD
 
 _WEIGHTS = ("*.safetensors", f"{BASE}/*.safetensors", "onnx/*.onnx", "*.onnx")
-_CONFIGURATIONS = ("config.json", f"{ADAPTER}/adapter_config.json")
+_CONFIGURATIONS = ("config.json", f"{ADAPTER}/{ADAPTER_FILES[0]}")
 # Files that only training states have; exports omit them.
 _STATE_FILES = ("state.json", "optimizer.safetensors", "metrics.jsonl")
 # Formats that run code when loaded do not belong in an export.
@@ -84,7 +83,8 @@ def plan_push(
     if not is_name:
         raise ConfigError(f"repository '{repository}' must have the form OWNER/NAME")
     if not any((folder / path).is_file() for path in _CONFIGURATIONS):
-        raise DataError(f"{folder}: no export here (no config.json); 'biphasic export' makes one")
+        missing = " or ".join(_CONFIGURATIONS)
+        raise DataError(f"{folder}: no export here (no {missing}); 'biphasic export' makes one")
     if state_file := next((name for name in _STATE_FILES if (folder / name).exists()), None):
         raise DataError(
             f"{folder}: a training state, not an export ({state_file}); export it with "

@@ -23,7 +23,7 @@ from transformers import AutoModel, PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from biphasic.errors import ModelError
-from biphasic.export import BASE, ExportSettings, require_packages
+from biphasic.export import ExportSettings, require_packages
 from biphasic.export.card import Export, write_export_card
 from biphasic.export.check import check_export, read_reference
 from biphasic.export.hf import (
@@ -36,6 +36,7 @@ from biphasic.export.hf import (
     write_tokenizer,
 )
 from biphasic.export.output import find_made, new_folder, sign
+from biphasic.files import BASE
 from biphasic.locks import Say, sole_writer
 from biphasic.model.compute.forward import Pooling, first_position
 from biphasic.model.loading.reading import load_model, read_config
