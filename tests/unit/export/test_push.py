@@ -78,7 +78,7 @@ def test_what_is_to_mend_is_noted(card, words, export):
             f"a state's {name}": ({"add": name}, DataError, "a training state, not an export")
             for name in ("state.json", "optimizer.safetensors", "metrics.jsonl")
         },
-        "no export": ({"lose": "config.json"}, DataError, "mine: no export here (no config.json or "),
+        "no export": ({"lose": "config.json"}, DataError, "no export here (no config.json or "),
         "no weights": ({"lose": "model.safetensors"}, DataError, "mine: no weights here"),
         "pickle": ({"add": "pytorch_model.bin"}, DataError, "pytorch_model.bin can run code"),
         **{
