@@ -83,7 +83,7 @@ RECIPE = {
     **STUDY["recipe"],
     "phases": [
         {"objective": "clm", "steps": 4},
-        {"objective": "mlm", "steps": 400, "lora": {"rank": 2}},
+        {"objective": "mlm", "steps": 96, "lora": {"rank": 2}},
     ],
 }
 """Of a training that is stopped on its way."""
