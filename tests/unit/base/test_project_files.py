@@ -9,6 +9,18 @@ from typer.main import get_command
 
 import biphasic
 from biphasic.cli.main import app
+from biphasic.records import (
+    ArmRecord,
+    HeldoutLine,
+    ProbeRecord,
+    RegistrationRecord,
+    ResultRecord,
+    StateRecord,
+    StudyRecord,
+    TrainingLine,
+)
+from biphasic.study.pins import Pin
+from biphasic.tasks.records import HeadRecord
 
 TOP = Path(__file__).parents[3]
 
@@ -41,6 +53,27 @@ def test_llms_lists_every_guide_and_no_unknown_command():
     calls = set(re.findall(r"`(?:biphasic\.)?([a-z_]+)`", listed[listed.index("- In Python:") :]))
     assert calls <= set(biphasic.__all__)
     assert set(biphasic.__all__) - {"__version__"} <= calls
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        ArmRecord,
+        HeadRecord,
+        HeldoutLine,
+        Pin,
+        ProbeRecord,
+        RegistrationRecord,
+        ResultRecord,
+        StateRecord,
+        StudyRecord,
+        TrainingLine,
+    ],
+    ids=lambda record: record.__name__,
+)
+def test_the_page_of_formats_names_every_field(record):
+    words = set(re.findall(r"\w+", text("docs/formats.md")))
+    assert set(record.model_fields) - words == set()
 
 
 def test_architecture_names_files_that_exist():
