@@ -85,6 +85,14 @@ def test_version(run):
     assert run("--version") == (0, f"{biphasic.__version__}\n", "")
 
 
+def test_python_runs_the_package():
+    command = [sys.executable, "-m", "biphasic", "pretain"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "Usage: biphasic " in ended.stderr
+    assert "Did you mean 'pretrain'?" in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
