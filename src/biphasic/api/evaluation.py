@@ -209,7 +209,7 @@ class Finetune(Grid):
     and settings is kept; only scores missing from the store are recomputed."""
     _: KW_ONLY
     learning_rates: Sequence[float] | None = option(default=None, flag="--learning-rate")
-    """Peak rates. Default: four from 2e-5 to 2e-4."""
+    """Peak rates. Default: four from 2e-5 to 2e-4, higher ones for encoders narrower than 768."""
     seeds: Sequence[int] | None = option(default=None, flag="--seed")
     """Seeds of fine-tuning. Default: 0."""
     overrides: Sequence[str] = option(default=(), flag="--set", metavar="KEY=VALUE")
@@ -222,7 +222,7 @@ class Finetune(Grid):
     data instead of one."""
 
     def __call__(self) -> FinetunedFolder:
-        from biphasic.evaluation.evaluate import LEARNING_RATES, PROTOCOL, SEEDS
+        from biphasic.evaluation.evaluate import PROTOCOL, SEEDS, rates_for
         from biphasic.export.finetuned import write_best
         from biphasic.export.output import find_made
         from biphasic.tasks.kinds.registry import KINDS
@@ -234,7 +234,7 @@ class Finetune(Grid):
             [self.task],
             seeds=SEEDS if self.seeds is None else self.seeds,
             shared=PROTOCOL,
-            default_rates=LEARNING_RATES,
+            default_rates=rates_for,
         )
         planned = plan.tasks[0]
         kind = KINDS[planned.info.kind]

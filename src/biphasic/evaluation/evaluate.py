@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -46,7 +46,7 @@ from biphasic.study.plan.finetuning import (
     other_reading,
 )
 from biphasic.study.plan.finished import OtherCode
-from biphasic.study.plan.plan import NO_CORPUS, Plan, plan_study
+from biphasic.study.plan.plan import NO_CORPUS, Plan, plan_study, width_of
 from biphasic.study.run.jobs import WORKER, load_job
 from biphasic.study.settings.arms import merge_settings, name_for_files
 from biphasic.study.settings.study import PAPER, StudyConfig, TaskConfig, finetuning_of
@@ -57,7 +57,6 @@ from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.source import is_mteb, name_of, split_source, told_apart
 from biphasic.training.memory import tune_allocator
 
-LEARNING_RATES = (2e-5, 5e-5, 1e-4, 2e-4)  # default rates: the inner four of the study's six
 SEEDS = (0,)
 # Default protocol: up to three epochs instead of the study's one, for small data sets.
 PROTOCOL = FinetuneProtocol(max_epochs=3)
@@ -76,7 +75,7 @@ def plan_evaluation(
     root: Path | str,
     console: Console,
     shared: FinetuneProtocol | None = None,
-    default_rates: Sequence[float] | None = None,
+    default_rates: Callable[[LocalModel], Sequence[float]] | None = None,
 ) -> Plan:
     """Fetch an encoder and tasks, check that they are compatible, and plan the study of it."""
     if isinstance(protocol, str) and protocol != PAPER:
@@ -84,6 +83,12 @@ def plan_evaluation(
     if isinstance(protocol, FinetuneProtocol):
         protocol = protocol.model_dump(exclude_unset=True)
     own = {} if protocol is None or isinstance(protocol, str) else protocol
+    finetuning = partial(
+        finetuning_of,
+        extend=extend,
+        seeds=seeds,
+        protocol=protocol if protocol == PAPER else shared or {},
+    )
     raw = {
         "name": "evaluate",
         "title": str(model),
@@ -93,16 +98,13 @@ def plan_evaluation(
             task.model_copy(update={"protocol": merge_settings(own, task.protocol)})
             for task in tasks
         ],
-        "finetuning": finetuning_of(
-            default_rates if learning_rates is None else learning_rates,
-            extend,
-            seeds,
-            protocol=protocol if protocol == PAPER else shared or {},
-        ),
+        "finetuning": finetuning(learning_rates),
     }
     parse_config(StudyConfig, raw, where="settings")  # Mistakes come up before a model is fetched.
     tune_allocator()
     encoder = fetch_model(model, revision=revision)
+    if learning_rates is None and default_rates:
+        raw["finetuning"] = finetuning(default_rates(encoder))
     name = Path(model).name or encoder.folder.name
     # The folder of a state is named by its identity, which is long.
     label = name[:12] if name == encoder.identity else name
@@ -116,6 +118,17 @@ def plan_evaluation(
         for option in (name for name, value in options.items() if value):
             raise ConfigError(f"train: head has no learning rate; remove {option} or train=head")
     return plan_study(study, NO_CORPUS, planned, encoders={arm: encoder})
+
+
+def rates_for(encoder: LocalModel) -> tuple[float, ...]:
+    """Return the default rates of `finetune`: for 768 numbers or more, the study's inner four.
+
+    Narrower encoders need higher ones: with Adam, the best rate of a matrix is about inverse to its
+    width (Yang et al. 2022, "Tensor Programs V", arXiv 2203.03466). Below 64, those of 64.
+    """
+    width = width_of(encoder.folder) or 768
+    times = 768 / min(max(width, 64), 768)
+    return tuple(float(f"{times * rate:.2g}") for rate in (2e-5, 5e-5, 1e-4, 2e-4))
 
 
 def _plan_tasks(study: Study, encoder: LocalModel, *, console: Console) -> tuple[PlannedTask, ...]:

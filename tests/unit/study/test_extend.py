@@ -10,7 +10,8 @@ import yaml
 from biphasic import evaluate, finetune
 from biphasic.analysis.estimate import GridScore, chosen_ends
 from biphasic.analysis.records import load_records
-from biphasic.evaluation.evaluate import chosen_tasks, plan_evaluation
+from biphasic.evaluation.evaluate import chosen_tasks, plan_evaluation, rates_for
+from biphasic.model.loading.hub import fetch_model
 from biphasic.progress import progress_console
 from biphasic.records import StudyRecord
 from biphasic.registration import fixed_part
@@ -18,6 +19,7 @@ from biphasic.store import RESULT, Store
 from biphasic.study.pins import read_pins
 from biphasic.study.plan.finetuning import rates_beyond
 from biphasic.study.run.jobs import load_job
+from mini_study import edit_json
 from tiny_use import write_model, write_task
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed", "undrawn")]
@@ -130,6 +132,31 @@ def test_the_kept_model_may_be_of_a_rate_beyond_the_grid(given, tmp_path):
     assert made.record.learning_rate in BEYOND
     again = finetune(model, task, tmp_path / "out", root=tmp_path / "root", workers=1, **options)
     assert scores(again.evaluation) == scores(made.evaluation)
+
+
+@pytest.mark.parametrize(
+    ("width", "rates"),
+    [
+        (2048, (2e-5, 5e-5, 1e-4, 2e-4)),
+        (768, (2e-5, 5e-5, 1e-4, 2e-4)),
+        (384, (4e-5, 1e-4, 2e-4, 4e-4)),
+        (64, (2.4e-4, 6e-4, 1.2e-3, 2.4e-3)),
+        (8, (2.4e-4, 6e-4, 1.2e-3, 2.4e-3)),
+    ],
+)
+def test_narrow_encoders_have_higher_default_rates(given, tmp_path, width, rates):
+    model = shutil.copytree(given[0], tmp_path / "model")
+    encoder = fetch_model(model)
+    edit_json(model / "config.json", hidden_size=width)
+    assert rates_for(encoder) == rates
+
+
+def test_finetune_tries_the_default_rates_of_the_width(given, tmp_path):
+    model, task, options, _ = given
+    del (options := {**options, "seeds": [0], "extend": 0})["learning_rates"]
+    made = finetune(model, task, tmp_path / "out", root=tmp_path / "root", workers=1, **options)
+    assert tried(made.evaluation) == [*rates_for(fetch_model(model))]
+    assert tried(made.evaluation) == [2.4e-4, 6e-4, 1.2e-3, 2.4e-3]
 
 
 @pytest.fixture

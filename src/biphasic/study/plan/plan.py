@@ -70,15 +70,15 @@ class PlannedArm:
     def vectors(self) -> Vectors | None:
         """The width of its vectors, and its tokenizer; None if its model is not here."""
         if self.encoder:
-            width = _width(self.encoder.folder)
+            width = width_of(self.encoder.folder)
             return Vectors(width, self.encoder.identity, self.encoder.folder) if width else None
         architecture, model = self.recipe.architecture, self.recipe.model
         pretrained = Path(getattr(model, "pretrained", ""))
-        width = architecture.hidden_size if architecture else _width(pretrained)
+        width = architecture.hidden_size if architecture else width_of(pretrained)
         return Vectors(width, self.lineage.fingerprint.tokenizer_sha256) if width else None
 
 
-def _width(folder: Path) -> int | None:
+def width_of(folder: Path) -> int | None:
     """Return the width of hidden states that a folder's `config.json` states."""
     config = folder / "config.json"
     settings = read_json_object(config) if config.is_file() else {}
