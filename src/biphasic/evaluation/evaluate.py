@@ -121,10 +121,10 @@ def plan_evaluation(
 
 
 def rates_for(encoder: LocalModel) -> tuple[float, ...]:
-    """Return the default rates of `finetune`: for 768 numbers or more, the study's inner four.
+    """Return the default rates of `finetune`: from a width of 768 on, the study's inner four.
 
     Narrower encoders need higher ones: with Adam, the best rate of a matrix is about inverse to its
-    width (Yang et al. 2022, "Tensor Programs V", arXiv 2203.03466). Below 64, those of 64.
+    width (Yang et al. 2022, "Tensor Programs V", arXiv 2203.03466). Below 64, they are those of 64.
     """
     width = width_of(encoder.folder) or 768
     times = 768 / min(max(width, 64), 768)
