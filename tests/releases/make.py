@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-PROGRAM = (sys.executable, "-c", "from biphasic.cli.main import main; main()")
+PROGRAM = (sys.executable, "-m", "biphasic")
 WORDS = ("sun", "moon", "star", "sea", "hill", "rain")
 SPLITS = ("train", "validation", "test")
 KINDS = ("sc", "ml", "sr", "tc", "qa", "ir", "zs")

@@ -8,17 +8,8 @@ import yaml
 from typer.main import get_command
 
 import biphasic
+from biphasic import records
 from biphasic.cli.main import app
-from biphasic.records import (
-    ArmRecord,
-    HeldoutLine,
-    ProbeRecord,
-    RegistrationRecord,
-    ResultRecord,
-    StateRecord,
-    StudyRecord,
-    TrainingLine,
-)
 from biphasic.study.pins import Pin
 from biphasic.tasks.records import HeadRecord
 
@@ -58,16 +49,16 @@ def test_llms_lists_every_guide_and_no_unknown_command():
 @pytest.mark.parametrize(
     "record",
     [
-        ArmRecord,
+        records.ArmRecord,
         HeadRecord,
-        HeldoutLine,
+        records.HeldoutLine,
         Pin,
-        ProbeRecord,
-        RegistrationRecord,
-        ResultRecord,
-        StateRecord,
-        StudyRecord,
-        TrainingLine,
+        records.ProbeRecord,
+        records.RegistrationRecord,
+        records.ResultRecord,
+        records.StateRecord,
+        records.StudyRecord,
+        records.TrainingLine,
     ],
     ids=lambda record: record.__name__,
 )
