@@ -18,7 +18,12 @@ def save_trivial(
     store: Path, letter: str, *, runs: tuple[GridRun, ...] = (), folder: str = "none"
 ) -> str:
     """Save a job whose identity is a letter repeated; return its identity."""
-    task = {"name": "t", "folder": store / folder, "protocol": FinetuneProtocol()}
+    task = {
+        "name": "t",
+        "folder": store / folder,
+        "metric": "accuracy",
+        "protocol": FinetuneProtocol(),
+    }
     job = FinetuneJob(
         id=letter * 64,
         lock=letter * 64,

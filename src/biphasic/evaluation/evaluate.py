@@ -33,7 +33,7 @@ from biphasic.progress import progress_bar, say_on
 from biphasic.records import Convention, ResultRecord
 from biphasic.store import RESULT, Store
 from biphasic.study import EXAMPLE_TOKENS, lines_of
-from biphasic.study.inputs.models import own_tokenizer
+from biphasic.study.inputs.models import check_lora, own_tokenizer
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver, few_steps
 from biphasic.study.jobs import FinetuneJob, GridRun, KeptModel, find_kept, keep_best
 from biphasic.study.pins import record_pin
@@ -147,6 +147,7 @@ def _plan_tasks(study: Study, encoder: LocalModel, *, console: Console) -> tuple
             kind = split_source(task.origin)[0]
             outlines.append((task.name, kind, resolver.protocol_of(task, {})))
     check(outlines, tokenizer)
+    check_lora(outlines, [encoder.folder])
     if errors:
         raise errors[0]
     planned = resolver.resolve(missing="build", assumed=[])

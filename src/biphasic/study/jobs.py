@@ -68,6 +68,7 @@ class TaskInput(Config):
 
     name: str  # Name in the study.
     folder: Path  # Folder of its examples.
+    metric: str  # Main metric in the study, which decides on validation.
     protocol: FinetuneProtocol  # Constants of encoding, fine-tuning and scoring.
 
 
@@ -78,23 +79,26 @@ class ScoredTask(TaskInput):
     runs: tuple[GridRun, ...]
 
 
-def due_runs(tasks: Sequence[Sequence[GridRun]], num_beyond: int, store: Path) -> list[int]:
+def due_runs(
+    tasks: Sequence[tuple[str, Sequence[GridRun]]], num_beyond: int, store: Path
+) -> list[int]:
     """Return the places of the runs that are due: the grid's, and those beyond ends that it chose.
 
-    The last `num_beyond` runs of each task are beyond the grid. The next rate beyond an end is due
-    when all runs that are due so far have a result, and a seed chooses the end on any task.
+    Each task is its main metric and its runs, of which the last `num_beyond` are beyond the grid.
+    The next rate beyond an end is due when all runs that are due so far have a result, and a seed
+    chooses the end on any task.
     """
-    rates = [run.learning_rate for run in tasks[0]]
+    rates = [run.learning_rate for run in tasks[0][1]]
     due = [*range(len(rates) - num_beyond)]
     result = cache(partial(_stored_result, store))
     while len(due) < len(rates):
         tried = {rates[place] for place in due}
         ends = set[float]()
-        for runs in tasks:
+        for metric, runs in tasks:
             results = [found for place in due if (found := result(runs[place].id))]
             if len(results) < len(due):
                 return due
-            ends |= chosen_ends(grid(results, metric=results[0].metric), tried)
+            ends |= chosen_ends(grid(results, metric=metric), tried)
         low, high = min(tried), max(tried)
         below = max((value for value in rates if value < low), default=low)
         above = min((value for value in rates if value > high), default=high)
@@ -202,7 +206,8 @@ class FinetuneJob(Job):
 
     def due(self) -> list[int]:
         """Return the places of the runs that are due, by the results in the store."""
-        return due_runs([scored.runs for scored in self.evaluations], self.beyond, self.store)
+        tasks = [(scored.metric, scored.runs) for scored in self.evaluations]
+        return due_runs(tasks, self.beyond, self.store)
 
     def _missing(self) -> list[tuple[int, list[ScoredTask]]]:
         """Return the places of runs that are due, with the tasks that lack a result there."""
@@ -263,14 +268,15 @@ class FinetuneJob(Job):
             finished += 1
 
     def _encoder_of_tasks(self, kind: type[Learner]) -> Callable[[TaskInput], Learner]:
-        """Return a function that encodes a task with its name in the study, once per process."""
+        """Return a function that encodes a task with its name and main metric, once per process."""
         is_of_corpus = self.tokenizer != self.encoder
         load = read_tokenizer if is_of_corpus else TextTokenizer.load
         content = load(self.tokenizer).sha256
 
         def encode(task: TaskInput) -> Learner:
             protocol = kind.protocol_for(task.protocol, self.encoder).model_dump_json()
-            return _encoded(task.folder, task.name, self.tokenizer, content, protocol)
+            named = task.name, task.metric
+            return _encoded(task.folder, named, self.tokenizer, content, protocol)
 
         return encode
 
@@ -281,13 +287,13 @@ class FinetuneJob(Job):
 # Cached between jobs of a worker; see `_open` about the keys.
 @lru_cache(maxsize=8)
 def _encoded(
-    folder: Path, name: str, tokenizer: Path, _tokenizer_sha256: str, protocol: str
+    folder: Path, named: tuple[str, str], tokenizer: Path, _tokenizer_sha256: str, protocol: str
 ) -> Learner:
     from biphasic.tasks.finetune import encode_task  # noqa: PLC0415
 
-    task = load_task(folder)
+    task, (name, metric) = load_task(folder), named
     return encode_task(
-        replace(task, info=replace(task.info, name=name)),
+        replace(task, info=replace(task.info, name=name, metric=metric)),
         TextTokenizer.load(tokenizer),
         protocol=FinetuneProtocol.model_validate_json(protocol),
     )

@@ -147,6 +147,17 @@ def _built(study: Study, console: Console, *, fresh: bool) -> ResolvedStudy:
         if arm.encoder
         for note in check_encoder(encoders[arm.name], tasks, arm=arm)
     ]
+    if any(task.training.protocol.lora for task in tasks):
+        from biphasic.study.inputs.models import check_lora  # noqa: PLC0415 - loads torch
+
+        bodies = {
+            fetch_model(model.pretrained, revision=model.revision).folder
+            if isinstance(model := recipe.model, PretrainedModel)
+            else recipe.architecture
+            for recipe in recipes
+        }
+        bodies |= {encoder.folder for encoder in encoders.values()}
+        check_lora((task.training.outline for task in tasks), bodies)
     keep_files(store, config, *recipes)  # workers import plugins from there
     paths, data = DataPaths.of(corpus), None
     if config.reads_corpus:

@@ -199,7 +199,7 @@ class Finetuner:
                 scores, probe = _probe(encoder, head, run)
             else:
                 scores = _score(encoder, head, task) if is_finite else {}
-            scores = _clustered(scores, task.info.clusters)
+            scores = with_clusters(scores, task.info.clusters)
             yield (
                 ResultRecord(
                     format=RESULT_FORMAT,
@@ -387,7 +387,7 @@ def _score(encoder: Encoder, head: nn.Module, task: Learner) -> dict[str, SplitS
     return scores
 
 
-def _clustered(
+def with_clusters(
     scores: Mapping[str, SplitScores], clusters: Mapping[str, Mapping[str, str]]
 ) -> dict[str, SplitScores]:
     """Return scores with the clusters that the task's rows name, if they do."""

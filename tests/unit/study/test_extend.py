@@ -10,16 +10,22 @@ import yaml
 from biphasic import evaluate, finetune
 from biphasic.analysis.estimate import GridScore, chosen_ends
 from biphasic.analysis.records import load_records
+from biphasic.errors import ConfigError
 from biphasic.evaluation.evaluate import chosen_tasks, plan_evaluation, rates_for
 from biphasic.model.loading.hub import fetch_model
 from biphasic.progress import progress_console
-from biphasic.records import StudyRecord
+from biphasic.records import ResultRecord, StudyRecord
 from biphasic.registration import fixed_part
 from biphasic.store import RESULT, Store
+from biphasic.study.jobs import GridRun, due_runs
 from biphasic.study.pins import read_pins
 from biphasic.study.plan.finetuning import rates_beyond
 from biphasic.study.run.jobs import load_job
+from biphasic.study.settings.study import TaskConfig
+from biphasic.tasks.finetune import write_result
 from mini_study import edit_json
+from small_root import prepare, study_of, write_texts
+from tiny_study import clm
 from tiny_use import write_model, write_task
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed", "undrawn")]
@@ -79,6 +85,73 @@ def test_a_grid_grows_for_all_seeds_while_validation_chooses_its_end(given):
     store = made.folder.parent
     [pin] = read_pins(store)
     assert Store(store).walk(RESULT) < {*pin.results}  # also those not yet due
+
+
+def test_the_main_metric_of_the_study_decides(given, tmp_path):
+    """Not that of the task's own description."""
+    store, runs = tmp_path / "store", []
+    by_rate = {1e-4: (0.5, 0.2), 2e-4: (0.9, 0.5), 4e-4: (0.6, 0.8), 8e-4: None}
+    for place, (rate, values) in enumerate(by_rate.items()):
+        runs.append(GridRun(id=f"{place}" * 64, learning_rate=rate, seed=0))
+        if values:
+            metrics = dict(zip(("accuracy", "macro_f1"), values, strict=True))
+            record = ResultRecord(
+                format="biphasic.finetune/1", id=runs[-1].id, state="s", task="t", kind="sc",
+                metric="accuracy", learning_rate=rate, seed=0, status="finished", steps=1,
+                validation=metrics, test=metrics, seconds=0,
+            )  # fmt: skip
+            write_result(Store(store).folder(RESULT, record.id), record, {})
+    assert due_runs([("accuracy", runs)], 1, store) == [0, 1, 2]
+    assert due_runs([("macro_f1", runs)], 1, store) == [0, 1, 2, 3]
+
+    model, task, options, _ = given
+    options = {**options, "learning_rates": [1e-3], "seeds": [0], "root": tmp_path / "root"}
+    named = {"name": "tiny", "source": f"sc:{task}"}
+    by_f1 = evaluate(model, TaskConfig(**named, metric="macro_f1"), **options)
+    assert {run.metric for run in by_f1.results} == {"macro_f1"}
+    # The same trainings: a metric changes none of them.
+    by_accuracy = evaluate(model, TaskConfig(**named), **options)
+    assert scores(by_f1) == scores(by_accuracy)
+
+
+def test_the_main_metric_chooses_the_strength_of_a_probe(given, tmp_path):
+    model, task, _, _ = given
+    named = {"name": "tiny", "source": f"sc:{task}", "protocol": {"train": "head"}}
+    options = {"root": tmp_path / "root", "workers": 1, "quiet": True}
+    runs = [
+        evaluate(model, TaskConfig(**named, **own), **options).results
+        for own in ({}, {"metric": "accuracy"}, {"metric": "macro_f1"})
+    ]
+    own, same, other = ([run.id for run in each] for each in runs)
+    assert own == same != other
+    assert [run.metric for run in runs[2]] == ["macro_f1"]
+
+
+def test_lora_that_no_layer_can_have_is_refused_before_work(given, tmp_path, make_task):
+    model, task, options, _ = given
+    lora = {"protocol": {"lora": {"rank": 2, "targets": ["nope"]}}}
+    message = r"task '.*': protocol.lora.targets: no linear layer is named 'nope'; give .*q_proj"
+    with pytest.raises(ConfigError, match=message):
+        evaluate(model, task, root=tmp_path / "root", **{**options, **lora})
+    pretrained = {"pretrained": str(model)}
+    arms = [
+        [{"name": "a", "phases": [clm(4)]}],
+        [{"name": "a", "phases": [clm(4)], "recipe": {"model": pretrained}}],
+        [{"name": "a", "encoder": pretrained}],
+    ]
+    texts = write_texts(tmp_path)
+    for number, arm in enumerate(arms):
+        settings = {"protocol": {"max_seqlen": 32, **lora["protocol"]}, "learning_rates": [1e-3]}
+        corpus = {"sources": [str(texts)]}
+        if number == 1:
+            corpus["tokenizer"] = str(model)
+        config = study_of(
+            texts, make_task(tmp_path / f"task{number}"), arms=arm, finetuning=settings,
+            corpus=corpus,
+        )  # fmt: skip
+        with pytest.raises(ConfigError, match=message):
+            prepare(config, tmp_path / "runs")
+    assert not [*tmp_path.glob("runs/store/data/*/train")]  # nor is any text tokenised
 
 
 def test_parts_and_interrupted_runs_give_the_same_runs(given, tmp_path, warm):
@@ -146,8 +219,11 @@ def test_the_kept_model_may_be_of_a_rate_beyond_the_grid(given, tmp_path):
 )
 def test_narrow_encoders_have_higher_default_rates(given, tmp_path, width, rates):
     model = shutil.copytree(given[0], tmp_path / "model")
-    encoder = fetch_model(model)
-    edit_json(model / "config.json", hidden_size=width)
+    encoder, config = fetch_model(model), model / "config.json"
+    edit_json(config, hidden_size=width)
+    assert rates_for(encoder) == rates
+    # As in a fine-tuned folder with a class of its own.
+    config.write_text(json.dumps({"model_type": "own", "encoder": json.loads(config.read_text())}))
     assert rates_for(encoder) == rates
 
 

@@ -29,7 +29,12 @@ CORPUS = CorpusConfig(libraries=("rich",))
 def store(tmp_path):
     """A store with three jobs."""
     store = tmp_path / "runs/store"
-    task = {"name": "t", "folder": store / "tasks/t", "protocol": FinetuneProtocol()}
+    task = {
+        "name": "t",
+        "folder": store / "tasks/t",
+        "metric": "accuracy",
+        "protocol": FinetuneProtocol(),
+    }
     jobs = (
         FinetuneJob(
             id=JOB,

@@ -14,20 +14,31 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+from transformers import PreTrainedModel
+
 from biphasic.config import parse_config
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError
 from biphasic.files import read_json_object
 from biphasic.model.compute.forward import first_position
 from biphasic.model.contract import ModelLimits, check_contract, model_limits
-from biphasic.model.loading.build import empty_body, load_pretrained
+from biphasic.model.loading.build import (
+    architecture_config,
+    empty_body,
+    load_pretrained,
+    new_model,
+)
 from biphasic.model.loading.configurations import extend_config
 from biphasic.model.loading.footprint import Use, check_memory, free_memory, required_memory
 from biphasic.model.loading.hub import LocalModel, claimed_identity, fetch_model
+from biphasic.model.lora import lora_targets, require_peft
+from biphasic.model.shape import Architecture
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phases import uses_of_head
 from biphasic.store import STATE, Store, complete_folder, is_complete
 from biphasic.study.settings.tuned_rates import with_last_schedule
+from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.recipe import Precision, PretrainedModel, Recipe
 from biphasic.training.run import check_phases_with
@@ -113,6 +124,31 @@ def check_positions(recipe: Recipe, model: Path) -> None:
             )
         except ModelError as error:
             raise ConfigError(f"phases.{placed.index}: {error}") from None
+
+
+def check_lora(
+    tasks: Iterable[tuple[str, str | None, FinetuneProtocol]],
+    encoders: Iterable[Path | Architecture | None],
+) -> None:
+    """Check that fine-tuning can add the LoRA of protocols to encoders, before any work."""
+    asked = {lora: name for name, _, protocol in tasks if (lora := protocol.lora)}
+    if asked:
+        require_peft()
+    for encoder in encoders if asked else ():
+        assert encoder is not None  # noqa: S101 - a model has a folder or an architecture
+        body = empty_body(encoder) if isinstance(encoder, Path) else _empty(encoder)
+        for lora, name in asked.items():
+            try:
+                lora_targets(body, lora)
+            except (ConfigError, ModelError) as error:
+                raise type(error)(f"task '{name}': protocol.{error}") from None
+
+
+def _empty(architecture: Architecture) -> PreTrainedModel:
+    ids = dict.fromkeys(("bos", "eos", "pad", "mask"), 0)
+    config = architecture_config(architecture, vocab_size=1, max_seqlen=1, special_ids=ids)
+    with torch.device("meta"):
+        return new_model(config, init_seed=0, with_head=False)
 
 
 def check_model(model: LocalModel, recipe: Recipe, *, name: str) -> None:

@@ -109,6 +109,9 @@ class PlannedTask:
         draws = kind.facts.has_windows and "train_examples" in settings
         if self.protocol.is_probe and self.info.has_pairs:  # they once read a pair as one text
             settings["pairs"] = "both texts"
+        # It chooses a probe's strength and layer; a fine-tuning itself does not depend on it.
+        if self.protocol.is_probe and self.info.metric != kind.facts.metric_keys[0]:
+            settings["metric"] = self.info.metric
         return {**settings, "draws": "examples"} if draws else settings
 
 

@@ -57,7 +57,9 @@ class FinetuneGroup:
     def id(self) -> str:
         """Identity of its job: studies with other tasks or another grid have jobs of their own."""
         tasks = [_run_determinants(self.state, task) for task in self.evaluations]
-        more = {"beyond": self.beyond} if self.beyond else {}
+        metrics = [task.info.metric for task in self.evaluations]
+        # A metric decides which runs beyond the grid are due.
+        more = {"beyond": self.beyond, "metrics": metrics} if self.beyond else {}
         own = digest({"tasks": tasks, "grid": self.grid, **more})
         return f"{self.training_id}-{own[:16]}"
 
@@ -77,7 +79,8 @@ class FinetuneGroup:
         if not self.beyond:
             return self._possible
         # Read from the store at each call: which runs are due changes while results arrive.
-        due = due_runs([*self._possible.values()], len(self.beyond), self.store)
+        tasks = [(task.info.metric, self._possible[task.info.name]) for task in self.evaluations]
+        due = due_runs(tasks, len(self.beyond), self.store)
         return {name: tuple(runs[at] for at in due) for name, runs in self._possible.items()}
 
     @cached_property
@@ -125,19 +128,19 @@ class FinetuneGroup:
             tokenizer=tokenizer,
             encoder=encoder,
             state=self.state,
-            training=TaskInput(
-                name=training.info.name, folder=training.folder, protocol=training.protocol
-            ),
+            training=TaskInput(**_input(training)),
             evaluations=tuple(
-                ScoredTask(
-                    name=task.info.name,
-                    folder=task.folder,
-                    protocol=task.protocol,
-                    runs=self._possible[task.info.name],
-                )
+                ScoredTask(**_input(task), runs=self._possible[task.info.name])
                 for task in self.evaluations
             ),
         )
+
+
+def _input(task: PlannedTask) -> dict[str, Any]:
+    info = task.info
+    return {
+        "name": info.name, "folder": task.folder, "metric": info.metric, "protocol": task.protocol,
+    }  # fmt: skip
 
 
 def by_training(tasks: tuple[PlannedTask, ...]) -> list[tuple[PlannedTask, ...]]:
@@ -347,7 +350,12 @@ class PlannedBaseline:
 
     def compute(self, store: Path, tokenizer: Path) -> None:
         """Write its result; `tokenizer` is the study's."""
-        from biphasic.tasks.finetune import RESULT_FORMAT, read_items, write_result  # noqa: PLC0415 - loads torch
+        from biphasic.tasks.finetune import (  # noqa: PLC0415 - loads torch
+            RESULT_FORMAT,
+            read_items,
+            with_clusters,
+            write_result,
+        )
 
         started, kind = time.perf_counter(), KINDS[self.task.info.kind]
         task: Any = load_task(self.task.folder)
@@ -367,6 +375,7 @@ class PlannedBaseline:
             setting = Setting(protocol, loaded, self.vectors.width, self.seed)
         predicted = kind.baselines[self.baseline](task, setting)
         scores = {split: kind.learner.score(task, split, of) for split, of in predicted.items()}
+        scores = with_clusters(scores, task.info.clusters)
         record = ResultRecord(
             format=RESULT_FORMAT,
             id=self.id,

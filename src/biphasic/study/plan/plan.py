@@ -82,6 +82,8 @@ def width_of(folder: Path) -> int | None:
     """Return the width of hidden states that a folder's `config.json` states."""
     config = folder / "config.json"
     settings = read_json_object(config) if config.is_file() else {}
+    if isinstance(inner := settings.get("encoder"), dict):  # of a fine-tuned model's own class
+        settings = inner
     names = ("hidden_size", "n_embd", "d_model", "dim")
     return next((settings[name] for name in names if isinstance(settings.get(name), int)), None)
 
