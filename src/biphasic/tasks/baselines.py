@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.data.text.words import SEARCHED_WORD, WORD, words_in
+from biphasic.data.text.words import searched_words, words_in
 from biphasic.seeds import derive_seed
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, ExampleTask, RetrievalTask
@@ -24,11 +23,12 @@ from biphasic.tasks.records import SPLITS, ExampleTask, RetrievalTask
 if TYPE_CHECKING:
     from biphasic.data.tokens.tokenizer import TextTokenizer
 
-BASELINES_VERSION = 1  # increase by hand whenever a baseline would give different scores
+BASELINES_VERSION = 2  # increase by hand whenever a baseline would give different scores
 DRAWS = 5  # of random vectors
 # Those that read the training split.
 TRAINED = frozenset({"floor:majority", "floor:dictionary", "reference:bag-of-words"})
 _STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # inverse regularisation, by validation
+_APART = r"\S+"  # words that spaces separate
 _SENTENCE = re.compile(r"[^.!?。！？]+[.!?。！？]*")
 
 
@@ -116,7 +116,7 @@ def shared_words(task: ExampleTask, _: Setting) -> Mapping[str, Any]:
     return {split: [*map(answer, questions)] for split, questions in _scored_splits(task)}
 
 
-def bag_of_words(task: ExampleTask, _: Setting, *, kind: str) -> Mapping[str, Any]:
+def bag_of_words(task: ExampleTask, setting: Setting, *, kind: str) -> Mapping[str, Any]:
     """Fit a linear model on TF-IDF of words and pairs of words; its strength by validation."""
     from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: PLC0415 - slow to load
     from sklearn.linear_model import LogisticRegression, Ridge  # noqa: PLC0415
@@ -124,8 +124,13 @@ def bag_of_words(task: ExampleTask, _: Setting, *, kind: str) -> Mapping[str, An
 
     from biphasic.tasks.metrics import multi_label_scores, spearman  # noqa: PLC0415
 
-    vectorizer = TfidfVectorizer(ngram_range=(1, 2), token_pattern=WORD, sublinear_tf=True)
-    vectorizer.fit([example.text for example in task.splits["train"]])
+    texts = [example.text for example in task.splits["train"]]
+    if not any(map(words_in, texts)):  # such as signs alone, which scikit-learn refuses
+        return (mean_value if kind == "sr" else majority)(task, setting)
+    vectorizer = TfidfVectorizer(
+        ngram_range=(1, 2), tokenizer=words_in, token_pattern=None, sublinear_tf=True
+    )
+    vectorizer.fit(texts)
     inputs, answers = {}, {}
     for split, examples in task.splits.items():
         inputs[split] = vectorizer.transform([example.text for example in examples])
@@ -172,7 +177,9 @@ def tfidf_similarity(task: ExampleTask, _: Setting) -> Mapping[str, Any]:
     from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: PLC0415 - slow to load
 
     every = [text for _, pairs in _scored_splits(task) for pair in pairs for text in _both(pair)]
-    vectorizer = TfidfVectorizer(token_pattern=WORD).fit(every)
+    if not any(map(words_in, every)):
+        return {split: np.zeros(len(pairs)) for split, pairs in _scored_splits(task)}
+    vectorizer = TfidfVectorizer(tokenizer=words_in, token_pattern=None).fit(every)
 
     def cosines(pairs: Sequence[Any]) -> NDArray[np.float64]:
         vectors = vectorizer.transform([text for pair in pairs for text in _both(pair)])
@@ -227,27 +234,43 @@ def searched_documents(task: RetrievalTask, protocol: FinetuneProtocol) -> list[
 
 def bm25(task: RetrievalTask, setting: Setting) -> Mapping[str, Any]:
     """Rank documents by BM25 with k1 = 1.5 and b = 0.75, on all words, without prompts."""
-    import bm25s  # noqa: PLC0415 - slow to load
-
     names = searched_documents(task, setting.protocol)
-    index = bm25s.BM25(method="robertson")
-    split_words: Any = partial(
-        bm25s.tokenize, token_pattern=SEARCHED_WORD, stopwords=[], show_progress=False
-    )
     documents = [_unprompted(task.corpus[name], task.document_template) for name in names]
-    index.index(split_words(documents), show_progress=False)
+    search = bm25_scores(documents, method="robertson", stopwords=[])
 
-    def scores(texts: Sequence[str]) -> NDArray[np.float64]:
-        queries: Any = split_words(
-            [_unprompted(text, task.query_template) for text in texts], return_ids=False
-        )
-        return np.array([index.get_scores(words) for words in queries])
+    def scores(texts: Sequence[str]) -> NDArray[np.float32]:
+        return np.array([search(_unprompted(text, task.query_template)) for text in texts])
 
     return _ranked(task, names, scores)
 
 
+def bm25_scores(
+    documents: Sequence[str], *, method: str = "lucene", stopwords: str | list[str] = "english"
+) -> Callable[[str], NDArray[np.float32]]:
+    """Return a function that scores documents by BM25 for a query, float32 [num_documents]."""
+    import bm25s  # noqa: PLC0415 - slow to load
+
+    def split(texts: Iterable[str], **options: Any) -> Any:
+        apart = [" ".join(searched_words(text)) for text in texts]
+        return bm25s.tokenize(
+            apart, token_pattern=_APART, stopwords=stopwords, show_progress=False, **options
+        )
+
+    index, read, none = bm25s.BM25(method=method), split(documents), np.zeros(len(documents), "f4")
+    if not read.vocab:  # bm25s indexes no documents without words, and finds none without words
+        return lambda _: none
+    index.index(read, show_progress=False)
+
+    def scores(query: str) -> NDArray[np.float32]:
+        (words,) = split([query], return_ids=False)
+        return index.get_scores(words) if words else none
+
+    return scores
+
+
 def _unprompted(text: str, template: str) -> str:
-    return text.removeprefix(template.partition("{")[0])
+    before, after = template.partition("{")[0], template.rpartition("}")[2]
+    return text.removeprefix(before).removesuffix(after)
 
 
 def random_retrieval(task: RetrievalTask, setting: Setting) -> Mapping[str, Any]:

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.data.pairs import NO_SHARED_WORD, Pairs, write_pairs, written_once
-from biphasic.data.text.words import SEARCHED_WORD
 from biphasic.errors import ConfigError
+from biphasic.tasks.baselines import bm25_scores
 from biphasic.tasks.embedding import (
     Choices,
     Embedder,
@@ -28,7 +28,7 @@ from biphasic.tasks.pairs import check_folder
 
 # The miner without a model: Robertson et al. 1994, as in Lucene, with bm25s's English words.
 BM25 = "bm25"
-_BM25_ORIGIN: dict[str, Any] = {"miner": BM25, "version": 2}
+_BM25_ORIGIN: dict[str, Any] = {"miner": BM25, "version": 3}
 
 
 # Reports how many texts are done, of how many, and what is done with them.
@@ -125,15 +125,8 @@ def _cosines(
 
 
 def _bm25(documents: Sequence[str], queries: Sequence[str]) -> _Similarities:
-    import bm25s  # noqa: PLC0415 - slow to load
-
-    index = bm25s.BM25()
-    split: Any = partial(bm25s.tokenize, token_pattern=SEARCHED_WORD, show_progress=False)
-    index.index(split([*documents]), show_progress=False)
-    words: Any = split([*queries], return_ids=False)
-    # A query without a word of the documents finds none of them.
-    none = np.zeros(len(documents), dtype=np.float32)
-    return lambda query: index.get_scores(words[query]) if words[query] else none
+    scores = bm25_scores(documents)
+    return lambda query: scores(queries[query])
 
 
 def _embedder(model: str, report: _Report) -> tuple[Embedder, str]:

@@ -213,7 +213,7 @@ def task_texts(
     return TaskTexts(tuple((task.name, task.key) for task in found), load)
 
 
-BUILD_VERSION = 1  # increase by hand whenever the same settings would give other pairs
+BUILD_VERSION = 2  # increase by hand whenever the same settings would give other pairs
 _PAIRS, _COUNTS = "pairs.jsonl", "counts.json"
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 
+import pyarrow.parquet as pq
 import pytest
 
+from biphasic import evaluate
 from biphasic.errors import ConfigError
+from biphasic.files import write_json
 from biphasic.model.loading.hub import LocalModel
 from biphasic.records import ResultRecord
 from biphasic.store import Store
@@ -15,6 +18,7 @@ from biphasic.study.plan.finetuning import compute_baselines
 from biphasic.study.plan.finished import plan_notes
 from biphasic.study.run.record import question_records
 from tiny_study import GROUND, clm, plan_of, tiny_study
+from tiny_use import write_jsonl, write_model
 
 
 def study(*arms, tasks=("pydocs-sc",), **finetuning):
@@ -41,6 +45,26 @@ def test_floors_and_references_have_results_like_fine_tunings(locate, prepared, 
         {"name": "reference:bag-of-words"},
     )
     assert {one.id for one in found.values()} == {*plan.result_ids()} - {*plan.run_ids()}
+
+
+def test_examples_have_the_clusters_of_their_rows(tmp_path):
+    """So they are the examples that results of encoders have."""
+    rows = [{"text": f"word{n}", "label": n % 2, "cluster": f"page{n // 4}"} for n in range(40)]
+    folder = tmp_path / "task"
+    folder.mkdir()
+    for split in ("train", "validation", "test"):
+        write_jsonl(folder / f"{split}.jsonl", rows)
+    write_json(folder / "labels.json", ["no", "yes"])
+    model = write_model(tmp_path / "model", "eurobert")
+    run = {"learning_rates": [1e-3], "seeds": [0], "protocol": {"max_steps": 1}, "quiet": True}
+    made = evaluate(model, f"sc:{folder}", root=tmp_path / "root", workers=1, **run)
+    tables = [
+        pq.read_table(path).select(["id", "cluster"]).to_pydict()
+        for path in made.folder.glob("*/scores.parquet")
+    ]
+    assert len(tables) == 3
+    assert {*tables[0]["cluster"]} == {f"page{n}" for n in range(10)}
+    assert tables[0] == tables[1] == tables[2]
 
 
 def test_existing_results_stay(locate, prepared, tmp_path):

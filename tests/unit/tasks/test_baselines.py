@@ -22,6 +22,7 @@ from biphasic.tasks.finetune import write_result
 from biphasic.tasks.kinds.minimal_pairs import MinimalPair
 from biphasic.tasks.kinds.questions import Answer, Question
 from biphasic.tasks.kinds.registry import KINDS
+from biphasic.tasks.kinds.similarity import SentencePair
 from biphasic.tasks.kinds.tagging import TaggedSentence
 from biphasic.tasks.kinds.text import AnsweredText
 from biphasic.tasks.records import ExampleTask, RetrievalTask, TaskInfo
@@ -99,6 +100,46 @@ def test_bm25_finds_the_document_with_the_word_of_the_query() -> None:
         "Document: {title}. {text}",
     )  # fmt: skip
     assert _score(task, "reference:bm25") == 100
+
+
+def _retrieval(corpus: dict[str, str], **queries: str) -> RetrievalTask:
+    qrels = {"test": {query: {"b": 1} for query in queries}}
+    return RetrievalTask(_info("zs"), corpus, queries, qrels, "{text} Answer:", "{title} {text}")
+
+
+def test_bm25_reads_no_words_of_a_query_template() -> None:
+    corpus = {"a": "the answer", "b": "the cat", "c": "the dog"}
+    assert _score(_retrieval(corpus, q="a cat Answer:"), "reference:bm25") == 100
+
+
+def test_bm25_finds_nothing_for_a_query_without_words() -> None:
+    """Documents without a word of it are ties, which the last name wins."""
+    corpus = {"a": "cat", "b": "dog", "c": "bird"}
+    for query in ("C ?", "", "unknown"):
+        task = _retrieval(corpus, q=query)
+        assert KINDS["zs"].baselines["reference:bm25"](task, Setting())["test"] == {
+            "q": ["c", "b", "a"]
+        }
+    signs = _retrieval({"a": "!", "b": "?"}, q="cat")
+    assert _score(signs, "reference:bm25") == 100
+
+
+def test_texts_without_words_get_what_is_most_frequent() -> None:
+    answers = {"train": [1, 1, 0], "validation": [0, 1], "test": [0, 1, 1, 1]}
+    splits = {
+        split: tuple(AnsweredText(str(n), "😀!", answer) for n, answer in enumerate(of))
+        for split, of in answers.items()
+    }
+    labels = ExampleTask(_info("sc"), splits, ("no", "yes"))
+    assert _score(labels, "reference:bag-of-words") == 75
+    assert _score(ExampleTask(_info("sr"), splits), "reference:bag-of-words") == 0
+    pairs = tuple(SentencePair(str(n), "!", "?", float(n)) for n in range(3))
+    assert _score(ExampleTask(_info("sts"), {"test": pairs}), "reference:tfidf") == 0
+
+
+def test_words_of_every_script_are_found() -> None:
+    corpus = {"a": "हिन्दी भाषा", "b": "में किताब", "c": "ભાષા"}
+    assert _score(_retrieval(corpus, q="किताब"), "reference:bm25") == 100
 
 
 def _questions() -> ExampleTask:

@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 
 from biphasic.data.text.near_duplicates import Shingler
 from biphasic.data.text.source import SourceDocument
-from biphasic.data.text.words import SEARCHED_WORD, are_unspaced, is_unspaced, joined, words_in
+from biphasic.data.text.words import (
+    are_unspaced,
+    is_unspaced,
+    joined,
+    searched_words,
+    words_in,
+)
 from biphasic.tasks.baselines import Setting
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.kinds.questions import Answer, Question
@@ -44,13 +50,30 @@ def test_the_scripts_without_spaces_are_those_of_unicode():
 
 @given(st.text(SPACED))
 def test_words_between_spaces_are_what_they_always_were(text):
-    assert words_in(text) == re.findall(r"\w+", text)
-    assert re.findall(SEARCHED_WORD, text) == re.findall(r"(?u)\b\w\w+\b", text)
+    plain = "".join(sign for sign in text if unicodedata.category(sign)[0] != "M")
+    assert words_in(plain) == re.findall(r"\w+", plain)
+    lower = "".join(sign for sign in plain.lower() if unicodedata.category(sign)[0] != "M")
+    assert searched_words(lower) == re.findall(r"(?u)\b\w\w+\b", lower.lower())
     runs = groupby(text, lambda s: unicodedata.category(s).startswith(("L", "M", "N", "Pc", "Cf")))
     parts = [part for is_word, run in runs for part in (["".join(run)] if is_word else run)]
     assert list(split_words(text).words) == [part for part in parts if not part.isspace()]
     assert joined(text.split()) == " ".join(text.split())
     assert not are_unspaced([text])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("हिन्दी भाषा में, किताब।", ["हिन्दी", "भाषा", "में", "किताब"]),
+        ("தமிழ் மொழி", ["தமிழ்", "மொழி"]),
+        ("كِتَابٌ جَدِيدٌ!", ["كِتَابٌ", "جَدِيدٌ"]),
+        (unicodedata.normalize("NFD", "naïve café"), ["nai\u0308ve", "cafe\u0301"]),
+        ("snake_case, 4th x", ["snake_case", "4th", "x"]),
+    ],
+)
+def test_marks_do_not_end_a_word(text, words):
+    assert words_in(text) == words
+    assert searched_words(text.upper()) == [word.lower() for word in words if len(word) > 1]
 
 
 @given(st.text(UNSPACED, min_size=1), st.data())

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.data.text.words import is_unspaced
+from biphasic.data.text.words import WordSigns
 
 SHINGLE_WORDS = 8
 NEAR_DUPLICATE_SHARE = 0.5
@@ -42,19 +42,7 @@ class _Invisible(dict[int, str]):
         return self[code]
 
 
-class _Words(dict[int, str]):
-    """The form of each character: letters, marks and numbers stay, others separate words."""
-
-    def __missing__(self, code: int) -> str:
-        sign = chr(code)
-        # Unlike `str.isalnum`, a vowel sign of an Indic script does not end a word.
-        is_word = unicodedata.category(sign)[0] in "LNM"
-        apart = f" {sign} " if is_unspaced(sign) else sign
-        self[code] = apart if is_word else " "
-        return self[code]
-
-
-_INVISIBLE, _WORDS = _Invisible(), _Words()
+_INVISIBLE, _WORDS = _Invisible(), WordSigns()
 
 
 def comparable_words(text: str) -> list[str]:

@@ -1,8 +1,8 @@
 """What a word is, where texts are compared, searched, scored or tagged by words.
 
-A word is a run of letters and digits between spaces and signs. Scripts that put no spaces between
-words (Han, kana, Thai, Lao, Khmer, Myanmar) count each character as a word. Whole-word masking has
-words of its own, which follow BERT (`objectives/supervision.py`).
+A word is a run of letters, their marks and digits between spaces and signs. Scripts that put no
+spaces between words (Han, kana, Thai, Lao, Khmer, Myanmar) count each character as a word.
+Whole-word masking has words of its own, which follow BERT (`objectives/supervision.py`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,39 @@ UNSPACED = (
     "\u4e00-\u9fff\ua9e0-\ua9fe\uaa60-\uaa7f\uf900-\ufaff\U0001aff0-\U0001affe"
     "\U0001b000-\U0001b001\U0001b11f-\U0001b16f\U00020000-\U000323af"
 )
-WORD = rf"[{UNSPACED}]|[^\W{UNSPACED}]+"
-SEARCHED_WORD = rf"[{UNSPACED}]|[^\W{UNSPACED}]{{2,}}"  # as in bm25s, without single letters
-_WORD, _UNSPACED = re.compile(WORD), re.compile(f"[{UNSPACED}]")
+_UNSPACED = re.compile(f"[{UNSPACED}]")
 _PART = re.compile(rf"[{UNSPACED}]|[^{UNSPACED}]+")
+
+
+class WordSigns(dict[int, str]):
+    """The form of each character: letters, marks and numbers stay, others separate words.
+
+    Characters in `further` stay as well.
+    """
+
+    def __init__(self, further: str = "") -> None:
+        self._further = further
+
+    def __missing__(self, code: int) -> str:
+        sign = chr(code)
+        # Unlike `str.isalnum` and `\w`, a vowel sign of an Indic script does not end a word.
+        is_word = category(sign)[0] in "LNM" or sign in self._further
+        apart = f" {sign} " if is_unspaced(sign) else sign
+        self[code] = apart if is_word else " "
+        return self[code]
+
+
+_SIGNS = WordSigns("_")
 
 
 def words_in(text: str) -> list[str]:
     """Return the words of a text, as they are written."""
-    return _WORD.findall(text)
+    return text.translate(_SIGNS).split()
+
+
+def searched_words(text: str) -> list[str]:
+    """Return the words of a text in small letters, as in bm25s without single letters."""
+    return [word for word in words_in(text.lower()) if len(word) > 1 or is_unspaced(word)]
 
 
 def is_unspaced(sign: str) -> bool:

@@ -85,7 +85,7 @@ class SimilarityLearner(Learner):
             {"spearman": spearman(values, tied), "pearson": pearson(values, tied)},
             task.ids(split),
             rank_products(values, tied),
-            {"value": values, "predicted": predicted},
+            {"value": values, "predicted": tied},
         )
 
 
@@ -179,7 +179,7 @@ class ValueLearner(TextLearner):
         expected = cls.answers(task, split)
         tied = rounding_ties(predicted, scale=float(expected.std()))
         metrics = {"spearman": spearman(expected, tied), "pearson": pearson(expected, tied)}
-        columns = {"value": expected, "predicted": predicted}
+        columns = {"value": expected, "predicted": tied}
         return SplitScores(metrics, task.ids(split), -np.square(predicted - expected), columns)
 
     @classmethod
