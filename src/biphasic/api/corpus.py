@@ -101,6 +101,8 @@ class Build(Copies, Root, Quiet):
             raw = base.model_dump(mode="json", exclude_unset=True)
         if self.sources:
             raw["sources"] = [{"source": source} for source in self.sources]
+        if self.shares or len(self.sources) == 1:
+            raw.pop("share", None)  # of the spec's sources by their sizes
         for name, value in (("column", self.column), ("share", self.shares)):
             if value and "sources" not in raw:
                 raise ConfigError(f"--{name}: give the sources it applies to")

@@ -339,7 +339,10 @@ def test_a_mixture_by_the_sizes_of_its_sources(tmp_path, files, configure, tempe
 
 def test_rows_of_a_language_are_a_source(tmp_path, configure):
     texts = [text for _, text in synthetic_documents(90, seed=6)]
-    rows = [{"text": t, "language": "de" if n % 3 else "fi", "n": n} for n, t in enumerate(texts)]
+    rows = [
+        {"text": t, "language": "de" if n % 3 else "fi", "n": n, "is_clean": n < 9}
+        for n, t in enumerate(texts)
+    ]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "all.parquet")
     (tmp_path / "all.jsonl").write_text("\n".join(map(json.dumps, rows)))
     for name in ("de", "fi"):
@@ -355,6 +358,8 @@ def test_rows_of_a_language_are_a_source(tmp_path, configure):
         shutil.rmtree(made.train.parent)
         [source] = configure({"source": str(file), "only": {"language": "de", "n": "1"}}).sources
         assert [document.text for document in read_documents(source)] == [texts[1]]
+        [clean] = configure({"source": str(file), "only": {"is_clean": True, "n": 2}}).sources
+        assert [document.text for document in read_documents(clean)] == [texts[2]]
 
 
 def test_a_source_that_a_mixture_uses_up_is_used_to_its_end(tmp_path, configure):
@@ -589,14 +594,6 @@ REFUSED = {
     ),
     "a mask token in the text": (
         lambda f: ([f.big], {"tokenizer": f.spoilt}), DataError, "contains the mask token"
-    ),
-    "documents and shares": (
-        lambda f: ([share(f.big, 1)], {"max_documents": 5}),
-        ConfigError, "max_tokens, not max_documents",
-    ),
-    "documents and a temperature": (
-        lambda f: ([f.big, f.small], {"max_documents": 5, "share": {"temperature": 1}}),
-        ConfigError, "max_tokens, not max_documents",
     ),
     "a source too small for its size": (
         lambda f: ([f.big, f.small], {"max_tokens": 10**6, "share": {"temperature": 1}}),

@@ -53,6 +53,14 @@ def test_two_columns_of_a_file_are_two_sources():
             "share: sources have their own; remove one of both",
         ),
         ({"sources": ["a"], "share": {"temperature": 0.5}}, "share: there is only one source"),
+        (
+            {"sources": [{"source": "a", "share": 1}], "max_documents": 5},
+            "limit a mixture by max_tokens, not max_documents",
+        ),
+        (
+            {"sources": ["a", "b"], "share": {"temperature": 1}, "max_documents": 5},
+            "limit a mixture by max_tokens, not max_documents",
+        ),
         ({"sources": ["a", "b"], "share": {"temperature": 1.5}}, "share.temperature: input should"),
         ({"sources": ["a", "b"], "share": {}}, "'share.temperature' is required"),
         ({"sources": ["a", "b"], "share": 0.5}, "share: expected a mapping of settings (got 0.5)"),

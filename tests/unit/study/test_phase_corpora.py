@@ -21,7 +21,8 @@ from biphasic.files import file_sha256
 from biphasic.study.plan.finished import outdated_arms
 from biphasic.study.resolve import resolve
 from biphasic.study.run.jobs import load_job
-from biphasic.study.settings.load import study_text
+from biphasic.study.settings.arms import anchor_corpus, read_recipe
+from biphasic.study.settings.load import load_study, study_text
 from biphasic.study.settings.study import StudyConfig
 from biphasic.study.study import Study
 from refusals import refusals, refused
@@ -331,6 +332,66 @@ def test_a_study_in_full_reads_the_same_text(texts, tmp_path):
     one, other = (each.recipe_of(each.arms[0]).phases[1].corpus for each in (config, again))
     assert one == other
     assert one.sources == config.corpus.sources
+
+
+def of_phase(run, **own):
+    return phase_corpus(CorpusConfig(**own), CorpusConfig(**run), where="corpus")
+
+
+def test_null_takes_a_setting_of_the_run_away(texts):
+    run = {"sources": ["a", "b"], "max_tokens": 9, "share": {"temperature": 0.5}}
+    assert of_phase(run, deduplicate=True).max_tokens == 9
+    assert of_phase(run, max_tokens=None).max_tokens is None
+    assert of_phase(run, share=None).share is None
+    config = study(
+        texts,
+        corpus=corpus(texts, sources=[str(texts), str(texts.with_name("better.jsonl"))],
+                      share={"temperature": 0.5}),
+        arms=[{"name": "a", "phases": [clm(1), mlm(1, corpus={"share": None})]}],
+    )  # fmt: skip
+    again = parse_config(StudyConfig, yaml.safe_load(study_text(config)), where="full.yaml")
+    for each in (config, again):
+        assert each.recipe_of(each.arms[0]).phases[1].corpus.share is None
+
+
+def test_one_source_of_a_phase_needs_no_share_of_the_run():
+    run = {"sources": ["a", "b"], "share": {"temperature": 0.5}}
+    assert of_phase(run, sources=["c"]).share is None
+    assert of_phase(run, sources=["c", "d"]).share.temperature == 0.5
+    own = {"sources": [{"source": "c", "share": 1}, {"source": "d", "share": 2}]}
+    assert of_phase(run, **own).share is None
+
+
+def test_libraries_of_the_run_are_those_of_a_phase_that_reads_them():
+    run = {"sources": ["builtin:pydocs"], "libraries": ["numpy"]}
+    assert of_phase(run, sources=["builtin:pydocs", "more"]).libraries == ("numpy",)
+    assert of_phase(run, sources=["more"]).libraries is None
+
+
+@pytest.mark.parametrize("is_study", [True, False])
+def test_paths_of_a_phase_are_those_of_its_file(tmp_path, texts, is_study, monkeypatch):
+    """Its relative sources change nothing else: copies are the run's."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    run = {"sources": [str(texts)], "against": ["sc:tasks/one"], "copies": "copies"}
+    own = {"sources": ["own.txt"], "against": ["sc:tasks/one"]}
+    phases = [clm(1), mlm(1, corpus=own)]
+    base = {key: value for key, value in recipe(texts).items() if key != "phases"}
+    monkeypatch.chdir(tmp_path)
+    if is_study:
+        settings = {"name": "s", "title": "s", "corpus": run, "recipe": base, "tasks": [],
+                    "arms": [{"name": "a", "phases": phases}]}  # fmt: skip
+        (folder / "s.yaml").write_text(yaml.safe_dump(settings))
+        config = load_study(folder / "s.yaml")
+        found = config.recipe_of(config.arms[0])
+    else:
+        (folder / "r.yaml").write_text(yaml.safe_dump({**base, "phases": phases}))
+        anchored = anchor_corpus(CorpusConfig(**run), folder)
+        found = read_recipe(folder / "r.yaml", ()).on(anchored)
+    corpus_of = found.phases[1].corpus
+    assert corpus_of.against == (f"sc:{folder}/tasks/one",)
+    assert corpus_of.sources[0].source == f"{folder}/own.txt"
+    assert corpus_of.copies == folder / "copies"
 
 
 def test_another_tokenizer_is_refused_before_text_is_tokenised(texts, tmp_path):

@@ -105,8 +105,6 @@ def build_corpus(
     """
     if config.folder is not None:
         raise ConfigError(f"'folder' names a finished corpus ({config.folder}); nothing to build")
-    if config.max_documents is not None and config.is_mixture:
-        raise ConfigError("shares are of tokens: limit a mixture by max_tokens, not max_documents")
     for source in config.sources:  # the next build would read the output of this one
         root = source.folder(config.context)
         if root and folder.resolve().is_relative_to(root.resolve()):

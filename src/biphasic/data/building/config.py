@@ -98,6 +98,10 @@ class CorpusConfig(Config):
             raise ValueError(f"give all sources a share or none; '{without}' has none")
         # A phase that names no sources has those of its run.
         is_alone = len(shares) == 1 and "sources" in self.model_fields_set
+        if self.is_mixture and self.max_documents is not None:
+            raise ValueError(
+                "shares are of tokens: limit a mixture by max_tokens, not max_documents"
+            )
         if self.share and (any(shares) or is_alone):
             why = "sources have their own" if any(shares) else "there is only one source"
             raise ValueError(f"share: {why}; remove one of both")
@@ -136,22 +140,30 @@ class CorpusConfig(Config):
         tokenizer = self.tokenizer
         if tokenizer and is_folder(local := base / expanded(tokenizer)):
             tokenizer = str(local)
-        return self.model_copy(
-            update={
-                "sources": tuple(source.anchored(base) for source in self.sources),
-                "tokenizer": tokenizer,
-                "folder": base / expanded(self.folder) if self.folder else None,
-                "copies": base / expanded(self.copies) if self.copies else None,
-            }
-        )
+        moved = {
+            "sources": tuple(source.anchored(base) for source in self.sources),
+            "tokenizer": tokenizer,
+            "folder": base / expanded(self.folder) if self.folder else None,
+            "copies": base / expanded(self.copies) if self.copies else None,
+        }
+        # A phase has what it sets, and the rest of its run.
+        own = {name: value for name, value in moved.items() if value != getattr(self, name)}
+        return self.model_copy(update=own)
 
 
 def _only_own(corpus: Path | CorpusConfig, write: SerializerFunctionWrapHandler) -> Any:
     """Return what is written of a phase's corpus: what it does not set is the run's."""
     written = write(corpus)
-    if isinstance(corpus, Path):
+    if isinstance(corpus, Path) or _is_whole(corpus):
         return written
-    return {name: value for name, value in written.items() if name in corpus.model_fields_set}
+    # Also what is null, which takes a setting of the run away.
+    own = (name for name in CorpusConfig.model_fields if name in corpus.model_fields_set)
+    return {name: written.get(name) for name in own}
+
+
+def _is_whole(corpus: CorpusConfig) -> bool:
+    """Return whether a phase's corpus has all settings, as in a record."""
+    return corpus.model_fields_set >= CorpusConfig.model_fields.keys() - {"share"}
 
 
 # A finished corpus has no other settings than its folder.
@@ -165,21 +177,23 @@ _OF_RUN = ("tokenizer", "vocab_size", "against", "heldout_fraction")
 
 def phase_corpus(own: CorpusConfig, run: CorpusConfig, *, where: str) -> CorpusConfig:
     """Return a phase's corpus with all settings; those that it lacks are the run's."""
-    if own.model_fields_set >= CorpusConfig.model_fields.keys() - {"share"}:
-        return own  # of a record
-    given = {n: v for n in own.model_fields_set if (v := getattr(own, n)) is not None}
+    if _is_whole(own):
+        return own
+    given = {name: getattr(own, name) for name in own.model_fields_set}
     for name in _OF_RUN:
         # A document is held out everywhere or nowhere, and compared with the same tasks.
         is_own = name == "against" and run.folder is not None  # whose record has hashes alone
-        if name in given and given[name] != getattr(run, name) and not is_own:
+        is_other = given.get(name) is not None and given[name] != getattr(run, name)
+        if is_other and not is_own:
             raise ConfigError(
                 f"{where}.{name}: all corpora of a run share it; set it in the run's corpus, or "
                 "name the folder of a corpus from 'biphasic corpus build'"
             )
-    inherited = {n: getattr(run, n) for n in run.model_fields_set if run.folder is None}
+    inherited = {n: getattr(run, n) for n in {*run.model_fields_set, "sources"} if not run.folder}
     if "sources" in given:
-        inherited.pop("libraries", None)
-        if own.is_mixture:
+        if all(source.source != BUILTIN for source in own.sources):
+            inherited.pop("libraries", None)
+        if own.is_mixture or len(own.sources) == 1:
             inherited.pop("share", None)
     elif run.folder is not None:
         raise ConfigError(f"{where}: the run's corpus is finished ({run.folder}); give sources")

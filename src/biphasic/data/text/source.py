@@ -199,7 +199,12 @@ def has_values(row: Mapping[str, Any], only: Mapping[str, str], *, where: str) -
     for column in only:
         if column not in row:
             raise DataError(_missing_column(column, row, where=where))
-    return all(str(row[column]) == value for column, value in only.items())
+    return all(as_setting(row[column]) == value for column, value in only.items())
+
+
+def as_setting(value: Any) -> str:
+    """Return a value of a table as settings write it: true and false as in JSON and YAML."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _missing_column(column: str, columns: Iterable[str], *, where: str) -> str:

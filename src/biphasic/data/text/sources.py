@@ -19,6 +19,7 @@ from biphasic.data.text.source import (
     SourceContext,
     SourceDocument,
     TextSource,
+    as_setting,
     document_of,
     files_fingerprint,
     find_text_files,
@@ -38,6 +39,9 @@ _SPLITS = (None, "train", "heldout")
 _TRUTH = {"true": True, "false": False}
 _PAIRS = "pairs.json"  # of a folder of `biphasic pairs build`
 _DOCUMENTATION = "biphasic.pydocs.documents:Documentation"
+_Value = Annotated[
+    str, BeforeValidator(lambda value: as_setting(value) if isinstance(value, int) else value)
+]  # of a row: a text, a whole number, true or false
 
 
 def _texts_of_pairs(folder: Path) -> Iterator[SourceDocument]:
@@ -63,7 +67,7 @@ class SourceConfig(TextSource):
     column: str = "text"
     """Column of a table, or key of a JSON line, that holds the text."""
     # Not written if it is empty, so that records stay as they were before this setting.
-    only: dict[str, str] = Field(default_factory=dict, exclude_if=not_)
+    only: dict[str, _Value] = Field(default_factory=dict, exclude_if=not_)
     """Values of the rows to read by column, such as `{language: de}`."""
 
     @model_validator(mode="after")

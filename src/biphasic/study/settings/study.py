@@ -19,7 +19,7 @@ from biphasic.amounts import rate as rate_text
 from biphasic.config import Config, nearest, parse_config, refuse_repeats
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError
-from biphasic.files import digest, expanded
+from biphasic.files import digest
 from biphasic.plugins import anchored_fields
 from biphasic.pydocs.tasks import BUILTIN_TASKS
 from biphasic.records import PRETRAINING, Convention
@@ -29,6 +29,8 @@ from biphasic.study.settings.arms import (
     EvaluationPoints,
     Name,
     RecipeConfig,
+    anchor_corpus,
+    anchor_source,
     expand_arms,
     merge_settings,
     point_name,
@@ -54,7 +56,6 @@ from biphasic.tasks.hub_tasks import PUBLISHED
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import TaskInfo
-from biphasic.tasks.source import is_mteb, published_source, split_source
 from biphasic.training import CHECKPOINT_EVERY, HELDOUT_EVERY
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe, Seeds
@@ -457,22 +458,6 @@ def merge_protocol(
         base = {"max_seqlen": longest, **shared.model_dump(exclude_unset=True)}
     settings = merge_settings(merge_settings(base, needed or {}), own)
     return parse_config(FinetuneProtocol, settings, where="protocol")
-
-
-def anchor_source(source: str, folder: Path) -> str:
-    """Return a task's source with a relative path resolved against a folder."""
-    kind, path = split_source(source)
-    is_builtin = kind is None and path in BUILTIN_TASKS
-    if not path or is_builtin or is_mteb(source) or published_source(source):
-        return source
-    anchored = str(folder / expanded(path))
-    return anchored if kind is None else f"{kind}:{anchored}"
-
-
-def anchor_corpus(corpus: CorpusConfig, folder: Path) -> CorpusConfig:
-    """Return a corpus's settings with relative paths resolved against a folder."""
-    against = tuple(anchor_source(source, folder) for source in corpus.against)
-    return corpus.anchored(folder).model_copy(update={"against": against})
 
 
 def deciding_metric(task: TaskConfig, info: TaskInfo, *, is_paper: bool) -> str:
