@@ -89,7 +89,8 @@ def read_json(path: Path, *, remedy: str = REPAIR) -> Any:
     """Read a JSON file."""
     with reading(path, DataError, remedy=remedy):
         try:
-            content = json_value(path.read_text(encoding="utf-8"))
+            # People write some of them, with programs that begin UTF-8 with a byte order mark.
+            content = json_value(path.read_text(encoding="utf-8-sig"))
         except FileNotFoundError:
             raise DataError(f"no such file; {remedy}", about=str(path)) from None
         except ValueError as invalid:  # invalid JSON or UTF-8, or a number with too many digits

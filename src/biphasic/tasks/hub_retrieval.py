@@ -1,4 +1,4 @@
-"""Retrieval from hub tables, such as MS MARCO, reduced to judged documents."""
+"""Retrieval from hub tables, such as MS MARCO: of all documents, or of the judged ones."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ class Opener:
 
 
 def columns_of(line: Line, columns: Sequence[str]) -> Row:
-    """Return the fields of a row, which has these columns."""
+    """Return these columns of a row."""
     for column in columns:
         if column not in line.value:
             raise line.error(f"no field '{column}'{nearest(column, line.value)}")
-    return line.value
+    return {column: line.value[column] for column in columns}
 
 
 def dataset_of(opened: HubTable) -> Dataset:
@@ -95,16 +95,19 @@ _QRELS_FILES = {
     "test": ("qrels/test.tsv",),
 }
 
-# By query and document: 1 for relevant, 0 for judged but not relevant.
+# By query and document: the score, 0 for not relevant.
 Judged = dict[str, dict[str, int]]
 
 
 def read_retrieval(
     file: TaskFile, hub: HubTables, opener: Opener, *, paper: bool
 ) -> tuple[Origin, TaskContent]:
-    """Read training pairs, judged queries, and judged documents."""
+    """Read training pairs, judged queries, and documents."""
     # With `paper`, NQ is split in halves again and every training pair is kept, as there.
-    judged, texts, origin = _judgements(hub, opener, paper=paper)
+    # As in the study, a task that searches judged documents alone has no others, and its scores
+    # are 0 and 1. Other tasks have what the tables have.
+    is_cut = file.protocol.get("retrieval_corpus") == "judged"
+    judged, texts, origin = _judgements(hub, opener, paper=paper, is_cut=is_cut)
     pairs = None
     if hub.pairs is not None:
         pairs, origin["pairs"] = _choose_pairs(opener.open(hub.pairs), paper=paper)
@@ -118,7 +121,7 @@ def read_retrieval(
                 {"_id": key, "title": "", "text": row["positive"]}
                 for (key,), row in _distinct(pairs, "positive")
             ),
-            _documents(file, hub, opener, judged),
+            _documents(file, hub, opener, judged, is_cut=is_cut),
         ),
         queries=itertools.chain(
             ({"_id": key, "text": row["query"]} for (key,), row in _distinct(pairs, "query")),
@@ -129,7 +132,7 @@ def read_retrieval(
 
 
 def _judgements(
-    hub: HubTables, opener: Opener, *, paper: bool
+    hub: HubTables, opener: Opener, *, paper: bool, is_cut: bool
 ) -> tuple[dict[str, Judged], dict[str, str], Row]:
     """Return judgements by split, the texts of judged queries, and how the splits were made."""
     named = {"validation": hub.validation, "test": hub.test}
@@ -138,7 +141,7 @@ def _judgements(
         judged, texts = _read_passages(tables, opener)
         return judged, texts, {}
     judged = {
-        split: _read_qrels(table, _open_qrels(_corpus(hub), table, split, opener))
+        split: _read_qrels(table, _open_qrels(_corpus(hub), table, split, opener), is_cut=is_cut)
         for split, table in tables.items()
     }
     origin: Row = {}
@@ -172,21 +175,25 @@ def _open_qrels(
     return opener.open(table).read(_QRELS_COLUMNS)
 
 
-def _read_qrels(table: DatasetTable, rows: Iterable[Row]) -> Judged:
+def _read_qrels(table: DatasetTable, rows: Iterable[Row], *, is_cut: bool) -> Judged:
     judged: Judged = {}
     for number, row in enumerate(rows):
         query, document, score = (row[name] for name in _QRELS_COLUMNS)
         try:
-            is_relevant = int(score) >= 1
-        except (TypeError, ValueError):
+            whole = int(score)
+            if (isinstance(score, float) and score != whole) or (whole < 0 and not is_cut):
+                raise ValueError
+        except (TypeError, ValueError, OverflowError):
             raise DataError(
-                f"{table}, row {number}: the score {score!r} is not an integer"
+                f"{table}, row {number}: expected a score of 0 or more as a whole number, not "
+                f"{score!r}"
             ) from None
+        score = int(whole >= 1) if is_cut else whole
         by_document = judged.setdefault(str(query), {})
-        if by_document.setdefault(str(document), int(is_relevant)) != is_relevant:
+        if (earlier := by_document.setdefault(str(document), score)) != score:
             raise DataError(
                 f"{table}, row {number}: the query '{query}' and the document '{document}' are "
-                "judged twice, once as relevant"
+                f"judged twice, with the scores {earlier} and {score}"
             )
     for query, documents in judged.items():
         if not any(documents.values()):
@@ -226,9 +233,14 @@ def _corpus(hub: HubTables) -> DatasetTable:
 
 
 def _documents(
-    file: TaskFile, hub: HubTables, opener: Opener, judged: Mapping[str, Judged]
+    file: TaskFile,
+    hub: HubTables,
+    opener: Opener,
+    judged: Mapping[str, Judged],
+    *,
+    is_cut: bool,
 ) -> Iterator[Row]:
-    """Return the documents judged in any split; the table is opened immediately."""
+    """Return all documents, or those judged in any split; the table is opened immediately."""
     usual = getattr(KINDS[file.kind].examples, "document_template", "")
     has_title = "{title}" in (file.document_template or usual)
     columns = (hub.document_id, "text", *(("title",) if has_title else ()))
@@ -237,25 +249,32 @@ def _documents(
     rows = opener.stream(corpus, columns)
     return (
         {"_id": key, "title": (row["title"] or "") if has_title else "", "text": row["text"]}
-        for key, row in _needed_rows(corpus, rows, needed, hub.document_id)
+        for key, row in _needed_rows(corpus, rows, needed, hub.document_id, has_others=not is_cut)
     )
 
 
 def _needed_rows(
-    table: DatasetTable, rows: Iterable[Row], needed: set[str], id_column: str
+    table: DatasetTable,
+    rows: Iterable[Row],
+    needed: set[str],
+    id_column: str,
+    *,
+    has_others: bool = False,
 ) -> Iterator[tuple[str, Row]]:
-    """Yield the judged rows, and stop reading after the last of them."""
+    """Yield the judged rows, and stop reading after the last of them; or yield all rows."""
+    # Memory holds an id and a hash of each row, and no text.
     missing, first = set(needed), dict[str, int]()
     for row in rows:
         key = str(row[id_column])
-        if key in missing:
+        if key in first:
+            if hash(tuple(row.items())) != first[key]:
+                raise DataError(f"{table}: the id '{key}' is repeated, with another text")
+        elif has_others or key in missing:
             missing.discard(key)
             first[key] = hash(tuple(row.items()))
             yield key, row
-            if not missing:
+            if not missing and not has_others:
                 return
-        elif key in first and hash(tuple(row.items())) != first[key]:
-            raise DataError(f"{table}: the id '{key}' is repeated, with another text")
     if missing:
         raise DataError(
             f"{table}: {len(missing)} rows with judgements are missing, such as '{min(missing)}'"

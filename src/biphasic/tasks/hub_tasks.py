@@ -15,7 +15,7 @@ from typing import Any
 from biphasic.config import nearest
 from biphasic.data.text.hub_tables import HubSplit, HubTable
 from biphasic.errors import DataError
-from biphasic.rows import Row
+from biphasic.rows import Row, plain_name
 from biphasic.tasks.folder import (
     DatasetTable,
     HubTables,
@@ -29,10 +29,12 @@ from biphasic.tasks.kinds.registry import KINDS, name_in_kind
 from biphasic.tasks.labels_and_qrels import Labels
 from biphasic.tasks.records import SPLITS, TaskContent
 
-# Increase by hand when the same tables give a different task.
-_READING_VERSION = 1
+# Increase by hand when the same tables give a different task: of a published dataset, or of
+# people's task files.
+_PUBLISHED_VERSION = 1
+_OWN_VERSION = 2
 _LABELLED = ("label", "labels", "tags")  # columns that may have numbers of labels
-_OF_QUESTIONS = ("id", "entity_spans")  # columns of questions beside those of files
+_OF_QUESTIONS = ("entity_spans",)  # column of questions beside those of files
 _TRAIN_SHARE = 0.95
 _FILES = {path.stem: path for path in sorted(Path(__file__).with_name("datasets").glob("*.yaml"))}
 
@@ -116,7 +118,7 @@ class HubSource:
             for dataset in dict.fromkeys(table.dataset for table in self.hub.tables)
         }
         return {
-            "version": _READING_VERSION,
+            "version": _PUBLISHED_VERSION if self.published else _OWN_VERSION,
             "tables": [
                 {**datasets[table.dataset], "config": table.config, "split": table.split}
                 for table in self.hub.tables
@@ -184,13 +186,13 @@ def _read_examples(
     file: TaskFile, hub: HubTables, opener: Opener
 ) -> tuple[dict[str, Any], TaskContent]:
     """Read the tables of splits; without one of validation, cut it off the training split."""
+    examples: Any = KINDS[file.kind].examples
     if file.kind == "mp":
-        return {}, TaskContent(splits={"test": _pair_rows(hub.test, opener)})
+        pairs = list(_pair_rows(file, hub.test, opener))
+        return {}, examples.content(file, {"test": pairs}, None, where=f"task '{file.name}'")[0]
     tables = {split: table for split in SPLITS if (table := getattr(hub, split))}
-    column = file.columns.get("text", ())
-    texts = column if isinstance(column, tuple) else (str(column),)
     parts: dict[str, tuple[DatasetTable, HubTable, Iterable[int]]] = {
-        split: (table, opener.open(table, texts=texts), itertools.count())
+        split: (table, opener.open(table, texts=_named_columns(file)), itertools.count())
         for split, table in tables.items()
     }
     if "train" in parts and "validation" not in parts:
@@ -199,7 +201,6 @@ def _read_examples(
         parts |= {
             split: (table, select(opened, numbers), numbers) for split, numbers in cut.items()
         }
-    examples: Any = KINDS[file.kind].examples
     labels = _labels(file) if examples.has_labels else None
     rows = {split: list(_rows(file, *parts[split], labels)) for split in SPLITS if split in parts}
     begun = {split: sum(map(_begin_entities, part)) for split, part in rows.items()}
@@ -210,7 +211,15 @@ def _read_examples(
 def _labels(file: TaskFile) -> Labels:
     if file.labels is None:
         raise DataError(f"task '{file.name}': name its labels (labels), in their order")
-    return Labels(tuple(map(str, file.labels)), "the task file")
+    return Labels(tuple(plain_name(str(label)) for label in file.labels), "the task file")
+
+
+def _named_columns(file: TaskFile) -> list[str]:
+    """Return the columns that a task file names, which are read as text from CSV, as in files."""
+    named = (
+        column if isinstance(column, tuple) else (str(column),) for column in file.columns.values()
+    )
+    return [*itertools.chain.from_iterable(named)]
 
 
 def _rows(
@@ -221,9 +230,15 @@ def _rows(
     labels: Labels | None,
 ) -> Iterator[Row]:
     """Yield the rows of a table as those of a file with its columns."""
-    # The default id is the published split and the number of the row.
+    # The default id is the published split, or of minimal pairs the configuration, and the number
+    # of the row.
+    prefix = table.config if file.kind == "mp" else table.split
     features, path = dataset_of(opened).features, Path(str(table))
-    columns = KINDS[file.kind].examples.record.choose(features, path, file)  # type: ignore[attr-defined]
+    record: Any = KINDS[file.kind].examples.record  # type: ignore[attr-defined]
+    columns = record.choose(features, path, file)
+    for name in ("id", *record.optional()):
+        if name in file.columns or (name in features and name not in columns.values()):
+            columns[name] = str(file.columns.get(name, name))
     named = {name: features.get(columns[name]) for name in _LABELLED if name in columns}
     names = {name: _class_names(table, feature, labels) for name, feature in named.items()}
     further = _OF_QUESTIONS if file.kind == "qa" else ()
@@ -231,7 +246,7 @@ def _rows(
     for number, row in zip(numbers, read):  # noqa: B905 - a whole table's are endless
         value = {name: row[column] for name, column in columns.items()}
         here = Row(path, number, value, place=f"row {number}")
-        value["id"] = row.get("id", f"{table.split}-{number}")
+        value.setdefault("id", f"{prefix}-{number}")
         value |= {name: _named(value[name], known) for name, known in names.items()}
         if labels and "tags" in names:
             tags = enumerate(value["tags"])
@@ -242,10 +257,11 @@ def _rows(
 
 
 def _class_names(table: DatasetTable, feature: Any, labels: Labels | None) -> tuple[str, ...]:
-    """Return the names of a column of numbers, by default those of the task file."""
+    """Return the names that a table has for the numbers of a column, if it has any."""
+    # Without them, numbers mean what they mean in files: names or positions (`Labels.number`).
     own = labels.names if labels else ()
-    names = tuple(getattr(getattr(feature, "feature", feature), "names", None) or own)
-    if sorted(names) != sorted(own):
+    names = tuple(map(plain_name, getattr(getattr(feature, "feature", feature), "names", ()) or ()))
+    if names and sorted(names) != sorted(own):
         raise DataError(
             f"{table}: its labels are {', '.join(names)}, not {', '.join(own)}; pin a revision "
             "that has these"
@@ -317,15 +333,14 @@ def _spans(answers: Any) -> list[tuple[Any, Any]] | None:
     return [*zip(answers["text"], answers[starts], strict=True)]
 
 
-def _pair_rows(table: DatasetTable, opener: Opener) -> Iterator[dict[str, Any]]:
-    """Yield the rows of all configurations of a dataset with BLiMP's columns, in order of names."""
+def _pair_rows(file: TaskFile, table: DatasetTable, opener: Opener) -> Iterator[Row]:
+    """Yield the rows of all configurations of a dataset, in order of names."""
     # All are of one commit, or one local copy.
     revision = opener.revisions.get(table.dataset)
     configs, commit = HubSplit(table.dataset, revision=revision).config_names(opener.copies)
     if commit is not None:
         opener = replace(opener, revisions={table.dataset: commit})
-    columns = [*KINDS["mp"].examples.record.columns(), "UID"]  # type: ignore[attr-defined]
     for config in configs:
-        opened = opener.open(table.model_copy(update={"config": config}))
-        for number, row in enumerate(opened.read(columns)):
-            yield {"id": f"{config}-{number}", **{name: row[name] for name in columns}}
+        part = table.model_copy(update={"config": config})
+        opened = opener.open(part, texts=_named_columns(file))
+        yield from _rows(file, part, opened, itertools.count(), None)

@@ -239,6 +239,144 @@ def test_every_kind_reads_tables_of_the_hub(tmp_path, kind):
     assert (first.score if kind == "sts" else first.answer) == answer
 
 
+def own_task(folder: Path, kind: str, hub: dict[str, Any], **settings: Any) -> Any:
+    """Return the task of a task file whose tables are local copies in the same folder."""
+    raw = {"kind": kind, "hub": hub, **settings}
+    (folder / "mine.yaml").write_text(json.dumps(raw), encoding="utf-8")
+    found = find_source(str(folder / "mine.yaml"), copies=folder)
+    return load_task(prepare_task(found, store=folder / "store", say=print))
+
+
+def tables_of(splits: Sequence[str], dataset: str = "a/b") -> dict[str, Any]:
+    return {name: {"dataset": dataset, "split": name} for name in splits}
+
+
+@pytest.mark.parametrize("kind", ["ir", "zs"])
+def test_a_task_of_ones_own_searches_every_document_and_keeps_its_grades(tmp_path, kind):
+    hub_copies.msmarco(tmp_path)
+    of = PUBLISHED["msmarco"].hub.model_dump(exclude_none=True, exclude_defaults=True)
+    hub = of if kind == "ir" else {name: of[name] for name in of if name != "pairs"}
+    task = own_task(tmp_path, kind, hub)
+    searched = {key for key in task.corpus if not key.startswith("positive-")}
+    assert searched == {str(number) for number in range(50)}
+    assert task.qrels["test"] == {"2": {"4": 3, "5": 0}, "3": {"6": 2, "7": 1}}
+    judged = own_task(tmp_path, kind, hub, protocol={"retrieval_corpus": "judged"})
+    searched = {key for key in judged.corpus if not key.startswith("positive-")}
+    assert searched == {str(number) for number in range(1, 8)}
+    assert judged.qrels["test"] == {"2": {"4": 1, "5": 0}, "3": {"6": 1, "7": 1}}
+
+
+def of_beir(folder: Path, documents: list[dict[str, Any]], qrels: list[dict[str, Any]]) -> dict:
+    """Write files of BEIR and a table of judgements, and return a task file's `hub`."""
+    write_jsonl_gz(folder / "a/texts/corpus.jsonl.gz", documents)
+    write_jsonl_gz(folder / "a/texts/queries.jsonl.gz", [{"_id": "q", "text": "t"}])
+    write_dataset(folder / "a/qrels", {("default", "test"): qrels}, None)
+    texts = tables_of(("corpus", "queries"), "a/texts")
+    validation = {"dataset": "a/qrels", "split": "test"}
+    return {**texts, "validation": validation, **tables_of(("test",), "a/qrels")}
+
+
+def test_a_whole_corpus_has_each_document_once(tmp_path):
+    first = {"_id": "d1", "title": "T", "text": "one", "metadata": {}}
+    other = {"_id": "d2", "title": None, "text": "two", "metadata": {"url": "u"}}
+    # Grades of published tables are often floats.
+    qrels = [{"query-id": "q", "corpus-id": "d1", "score": 2.0}]
+    hub = of_beir(tmp_path, [first, {**first, "metadata": {"url": "v"}}, other], qrels)
+    task = own_task(tmp_path, "zs", hub)
+    assert task.corpus == {"d1": "T one", "d2": "two"}
+    assert task.qrels["test"] == {"q": {"d1": 2}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "scores", "message"),
+    [
+        ([{"_id": "d2", "text": "another"}], [1], "the id 'd2' is repeated, with another text"),
+        ([], [0.5], "row 0: expected a score of 0 or more as a whole number, not 0.5"),
+        ([], [1, -1], "row 1: expected a score of 0 or more as a whole number, not -1"),
+        ([], ["high"], "row 0: expected a score of 0 or more as a whole number, not 'high'"),
+        ([], [1, 2], "'q' and the document 'd1' are judged twice, with the scores 1 and 2"),
+    ],
+)
+def test_a_whole_corpus_or_grades_that_are_refused(tmp_path, changes, scores, message):
+    documents = [{"_id": f"d{number}", "title": "", "text": "t"} for number in range(4)]
+    documents += [{**documents[2], **change} for change in changes]
+    qrels = [{"query-id": "q", "corpus-id": "d1", "score": score} for score in scores]
+    with pytest.raises(DataError) as raised:
+        own_task(tmp_path, "zs", of_beir(tmp_path, documents, qrels))
+    assert message in str(raised.value)
+    assert not [*tmp_path.glob("store/tasks/*")]
+
+
+@pytest.mark.parametrize("number", [Value("int64"), ClassLabel(names=[*"54321"])])
+def test_numbers_are_names_where_names_are_numbers(tmp_path, number):
+    """As in files: 3 is the label 3, wherever it is in the list; a table's own names go first."""
+    names = [1, 2, 3, 4, 5]
+    columns = Features({"text": TEXT, "label": number})
+    rows = [{"text": f"{n}", "label": n} for n in (names if number == Value("int64") else range(5))]
+    splits = {("default", split): rows * 20 for split in ("train", "test")}
+    write_dataset(tmp_path / "a/b", splits, columns)
+    task = own_task(tmp_path, "sc", tables_of(("train", "test")), labels=names)
+    assert task.labels == ("1", "2", "3", "4", "5")
+    found = [task.labels[example.answer] for example in task.splits["test"][:5]]
+    assert found == ([*"12345"] if number == Value("int64") else [*"54321"])
+
+
+def test_numbers_of_label_sets_are_names_where_names_are_numbers(tmp_path):
+    rows = [{"text": "a", "labels": [2, 1]}, {"text": "b", "labels": [3]}]
+    splits = {("default", split): rows * 20 for split in ("train", "test")}
+    write_dataset(tmp_path / "a/b", splits, None)
+    task = own_task(tmp_path, "ml", tables_of(("train", "test")), labels=[1, 2, 3])
+    assert [example.answer for example in task.splits["test"][:2]] == [(1, 0), (2,)]
+
+
+@pytest.mark.parametrize("columns", [{"id": "key", "cluster": "author"}, {}])
+def test_ids_and_clusters_are_read_as_from_files(tmp_path, columns):
+    names = [columns.get(name, name) for name in ("id", "cluster")]
+    rows = [
+        {"text": f"t{n}", "label": n % 2, names[0]: f"k{n}", names[1]: f"c{n // 2}"}
+        for n in range(40)
+    ]
+    splits = {("default", split): rows for split in ("train", "test")}
+    write_dataset(tmp_path / "a/b", splits, None)
+    settings = {"labels": ["no", "yes"], "columns": columns}
+    task = own_task(tmp_path, "sc", tables_of(("train", "test")), **settings)
+    assert task.ids("test") == tuple(f"k{n}" for n in range(40))
+    assert task.info.clusters["test"] == {f"k{n}": f"c{n // 2}" for n in range(40)}
+    settings["columns"] = {"cluster": "writer"}
+    with pytest.raises(DataError, match="no column 'writer'"):
+        own_task(tmp_path, "sc", tables_of(("train", "test")), **settings)
+
+
+def test_csv_has_ids_and_clusters_as_text(tmp_path):
+    """The library reads numbers there, and would drop their zeros."""
+    (tmp_path / "a/b").mkdir(parents=True)
+    content = "text,label,key,cluster\nx,no,007,01\ny,yes,008,01\n"
+    for split in ("train", "validation", "test"):
+        (tmp_path / f"a/b/{split}.csv").write_text(content)
+    settings = {"labels": ["no", "yes"], "columns": {"id": "key"}}
+    hub = tables_of(("train", "validation", "test"))
+    task = own_task(tmp_path, "sc", hub, **settings)
+    assert task.info.clusters["test"] == {"007": "01", "008": "01"}
+
+
+def test_minimal_pairs_have_columns_of_other_names(tmp_path):
+    rows = [{"good": f"It is {n}.", "bad": f"It are {n}.", "phenomenon": "be", "source": f"s{n}"}
+            for n in range(2)]  # fmt: skip
+    splits = {(config, "train"): rows for config in ("b", "a")}
+    write_dataset(tmp_path / "a/b", splits, None)
+    columns = {"sentence_good": "good", "sentence_bad": "bad", "cluster": "source"}
+    hub = {"test": {"dataset": "a/b", "split": "train"}}
+    task = own_task(tmp_path, "mp", hub, columns={**columns, "UID": "phenomenon"})
+    assert task.ids("test") == ("a-0", "a-1", "b-0", "b-1")
+    assert [(pair.good, pair.group) for pair in task.splits["test"][:2]] == [
+        ("It is 0.", "be"), ("It is 1.", "be"),
+    ]  # fmt: skip
+    assert [*task.info.clusters["test"].values()] == ["s0", "s1"] * 2
+    # The paradigm may be missing, as in files.
+    task = own_task(tmp_path, "mp", hub, columns=columns)
+    assert {pair.group for pair in task.splits["test"]} == {""}
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -450,3 +588,12 @@ def test_the_cache_key_follows_what_is_read(tmp_path):
     write_qrels(tmp_path / QRELS, [("xq0", "xd2", 1)])
     assert first != key("nq")
     assert str(tmp_path) not in json.dumps(first)
+
+
+def test_a_change_in_the_reading_of_own_tasks_makes_only_these_again(tmp_path):
+    hub_copies.glue(tmp_path)
+    (tmp_path / "mine.yaml").write_text(task_files.show("sst2"), encoding="utf-8")
+    own = find_source(str(tmp_path / "mine.yaml"), copies=tmp_path).determine()
+    published = HubSource.of_published("sst2", copies=tmp_path).determinants
+    assert own["origin"] == {**own["origin"], "version": 2}
+    assert published["origin"]["version"] == 1

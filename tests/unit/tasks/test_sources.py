@@ -11,6 +11,7 @@ from itertools import chain, combinations
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -109,16 +110,23 @@ def test_the_examples_and_the_table_of_the_manual(custom):
     rows = re.findall(r"^\| (.*?) \|", table, re.MULTILINE)
     named = {key.strip("`") for row in rows for key in row.split(", ")}
     assert named - {"---"} == set(TaskFile.model_fields)
+    [columns] = re.findall(r"^\| `columns` \| (.*?);", table, re.MULTILINE)
+    records = [kind.examples.record for kind in KINDS.values() if hasattr(kind.examples, "record")]
+    known = {name for record in records for name in (*record.columns(), *record.optional())}
+    assert set(re.findall("`(.*?)`", columns)) == known | {"id"}
     file = load_task_file(write_yaml(custom, "kind: sc\nfolder: data\ntest: ../x.csv\n"))
     assert (file.name, file.folder, file.train) == ("task", custom / "data", None)
     assert file.test == custom / "../x.csv"
 
 
-def test_packed_files_and_a_split_that_is_missing(store, custom):
+@pytest.mark.parametrize(
+    ("end", "compress"), [(".gz", gzip.compress), (".zst", zstandard.compress)]
+)
+def test_packed_files_and_a_split_that_is_missing(store, custom, end, compress):
     write_beir(custom, "train", "test")
     for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
         path = custom / name
-        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.with_name(f"{path.name}{end}").write_bytes(compress(path.read_bytes()))
         path.unlink()
     assert set(store.task(f"zs:{custom}").qrels) == {"test"}
     task = store.task(write_yaml(custom, "kind: ir\nfolder: .\nvalidation_fraction: 0.34\n"))

@@ -26,7 +26,7 @@ _CSV = {"keep_default_na": False, "na_values": [""]}
 # Columns of ids and texts are not read as numbers, dates or truth values.
 _TEXTS = (
     "id", "_id", "query-id", "corpus-id", "title", "text", "question", "context",
-    "query", "anchor", "positive", "negative", "sentence_good", "sentence_bad",
+    "query", "anchor", "positive", "negative", "sentence_good", "sentence_bad", "cluster",
 )  # fmt: skip
 
 

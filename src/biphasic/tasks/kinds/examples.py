@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from biphasic.config import closest
+from biphasic.config import closest, nearest
 from biphasic.errors import DataError, reading
 from biphasic.rows import Row, plain_name, plain_suffix, rows, text_fault
 from biphasic.seeds import permutation, stream
@@ -212,9 +212,13 @@ class RecordFiles(Examples):
         self.has_labels = LABELS in record.settings
 
     def check_columns(self, columns: Mapping[str, Any], kind: str) -> None:
+        known = ("id", *self.record.columns(), *self.record.optional())
         for name, column in columns.items():
-            if name not in {"id", *self.record.columns(), *self.record.optional()}:
-                super().check_columns({name: column}, kind)
+            if name not in known:
+                raise ValueError(
+                    f"columns.{name}: a task of kind {kind} has no such column"
+                    f"{nearest(name, known)}"
+                )
             if isinstance(column, int) and name not in self.record.numbered:
                 raise ValueError(f"columns.{name}: expected the name of a column, not {column}")
             if isinstance(column, tuple) and name not in self.record.paired:

@@ -92,7 +92,9 @@ class Judgements(Examples):
             options[split] = [folder / "qrels" / f"{name}.tsv" for name in names.split("|")]
         files = {}
         for key, plain in options.items():
-            paths = [*plain, *(path.with_name(f"{path.name}.gz") for path in plain)]
+            paths = [
+                path.with_name(path.name + end) for end in ("", ".gz", ".zst") for path in plain
+            ]
             if path := only_path([path for path in paths if path.is_file()]):
                 files[key] = path
         return files
