@@ -113,7 +113,7 @@ class Encode(Texts, Revision):
     id."""
     source: Source = option(metavar="FILE", type=str)
     """A file (.jsonl, .csv, .tsv, .parquet or .txt); `-` is standard input. In Python also a list:
-    of texts, of tuples (pairs; question and context), or of rows by name."""
+    of texts, or of rows by name."""
     out: Path | str | None = option(default=None, flag="--out", is_required=True)
     """.npy for vectors; .parquet for vectors with text ids. In Python, the vectors are kept in
     memory when None."""

@@ -249,12 +249,15 @@ def predict_file(
 def _remedy(record: HeadRecord, long_texts: LongTexts | None) -> str:
     """Return what to do about texts that are too long, and refuse what the model cannot do."""
     facts = KINDS[record.kind].facts
-    if facts.is_pooled and len(record.fields) < 2:
+    fields = [f"{{{field}}}" for field in record.fields]
+    # A window of a text with words of a template around it would lack some of them.
+    if facts.is_pooled and len(fields) < 2 and record.template in {None, *fields}:
         return "--long-texts mean or max reads windows of it, and truncate reads its beginning"
     if long_texts in {"mean", "max"}:
         why = f"a {facts.title} model reads all windows without it"
         if facts.is_pooled:
-            why = f"no window has all that the model reads ({', '.join(record.fields)})"
+            parts = record.template or ", ".join(record.fields)
+            why = f"no window has all that the model reads ({parts})"
         raise DataError(f"--long-texts {long_texts}: {why}; give truncate, or leave it out")
     return "shorten it, or read its beginning with --long-texts truncate"
 
@@ -369,7 +372,7 @@ def encode_file(
         def encode(window: list[tuple[Row, str]]) -> tuple[int, int]:
             rows, texts = zip(*window, strict=True)
             vectors, num_cut = embedder.embed(texts, rows)
-            write([row.id() for row in rows], vectors)
+            write([_id_of(row) for row in rows], vectors)
             return num_cut, sum(not text.strip() for text in texts)
 
         return windows.run(read(), encode, max_seqlen=settings.max_seqlen)
@@ -377,8 +380,12 @@ def encode_file(
 
 def _text_of(row: Row, field: str) -> str:
     require_columns(row, [field])
-    row.id()
+    _id_of(row)
     return row.text(field)
+
+
+def _id_of(row: Row) -> str:
+    return str(row.number) if row.value.get("id") is None else row.id()
 
 
 @contextmanager

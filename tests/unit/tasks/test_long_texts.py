@@ -250,6 +250,10 @@ REFUSED = {
         "sc", {"fields": ("text_a", "text_b")}, [PAIR], "mean",
         r"--long-texts mean: no window has all that the model reads \(text_a, text_b\); give trun",
     ),
+    "windows of a text with words around it": (
+        "sc", {"fields": ("text",), "template": "See: {text} Mood:"}, [{"text": LONG}], "max",
+        r"--long-texts max: no window has all that the model reads \(See: {text} Mood:\); give t",
+    ),
     "one answer for tags": (
         "tc", {}, [{"text": LONG}], "max",
         "--long-texts max: a token classification model reads all windows without it; give trunc",
