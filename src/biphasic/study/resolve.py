@@ -28,6 +28,7 @@ from biphasic.errors import BiphasicError, ConfigError, DataError, ModelError
 from biphasic.execution.job import save_job
 from biphasic.files import canonical_json, digest, read_json
 from biphasic.model.loading.hub import LocalModel, fetch_model, find_model
+from biphasic.model.shape import Architecture
 from biphasic.plugins import keep_files, references_in, shown
 from biphasic.progress import progress_bar, say_on
 from biphasic.store import RESULT, STATE, Store
@@ -150,13 +151,13 @@ def _built(study: Study, console: Console, *, fresh: bool) -> ResolvedStudy:
     if any(task.training.protocol.lora for task in tasks):
         from biphasic.study.inputs.models import check_lora  # noqa: PLC0415 - loads torch
 
-        bodies = {
-            fetch_model(model.pretrained, revision=model.revision).folder
-            if isinstance(model := recipe.model, PretrainedModel)
-            else recipe.architecture
-            for recipe in recipes
-        }
-        bodies |= {encoder.folder for encoder in encoders.values()}
+        bodies: list[Path | Architecture] = [encoder.folder for encoder in encoders.values()]
+        for recipe in recipes:
+            body = recipe.architecture
+            if isinstance(model := recipe.model, PretrainedModel):
+                body = fetch_model(model.pretrained, revision=model.revision).folder
+            if body and body not in bodies:
+                bodies.append(body)
         check_lora((task.training.outline for task in tasks), bodies)
     keep_files(store, config, *recipes)  # workers import plugins from there
     paths, data = DataPaths.of(corpus), None

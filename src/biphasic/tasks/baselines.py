@@ -118,8 +118,7 @@ def shared_words(task: ExampleTask, _: Setting) -> Mapping[str, Any]:
 
 def bag_of_words(task: ExampleTask, setting: Setting, *, kind: str) -> Mapping[str, Any]:
     """Fit a linear model on TF-IDF of words and pairs of words; its strength by validation."""
-    from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: PLC0415 - slow to load
-    from sklearn.linear_model import LogisticRegression, Ridge  # noqa: PLC0415
+    from sklearn.linear_model import LogisticRegression, Ridge  # noqa: PLC0415 - slow to load
     from sklearn.multiclass import OneVsRestClassifier  # noqa: PLC0415
 
     from biphasic.tasks.metrics import multi_label_scores, spearman  # noqa: PLC0415
@@ -127,10 +126,7 @@ def bag_of_words(task: ExampleTask, setting: Setting, *, kind: str) -> Mapping[s
     texts = [example.text for example in task.splits["train"]]
     if not any(map(words_in, texts)):  # such as signs alone, which scikit-learn refuses
         return (mean_value if kind == "sr" else majority)(task, setting)
-    vectorizer = TfidfVectorizer(
-        ngram_range=(1, 2), tokenizer=words_in, token_pattern=None, sublinear_tf=True
-    )
-    vectorizer.fit(texts)
+    vectorizer = _tfidf(ngram_range=(1, 2), sublinear_tf=True).fit(texts)
     inputs, answers = {}, {}
     for split, examples in task.splits.items():
         inputs[split] = vectorizer.transform([example.text for example in examples])
@@ -174,18 +170,24 @@ def bag_of_words(task: ExampleTask, setting: Setting, *, kind: str) -> Mapping[s
 
 def tfidf_similarity(task: ExampleTask, _: Setting) -> Mapping[str, Any]:
     """Compare sentences by the cosine of their TF-IDF; frequencies are those of all pairs."""
-    from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: PLC0415 - slow to load
-
     every = [text for _, pairs in _scored_splits(task) for pair in pairs for text in _both(pair)]
     if not any(map(words_in, every)):
         return {split: np.zeros(len(pairs)) for split, pairs in _scored_splits(task)}
-    vectorizer = TfidfVectorizer(tokenizer=words_in, token_pattern=None).fit(every)
+    vectorizer = _tfidf().fit(every)
 
     def cosines(pairs: Sequence[Any]) -> NDArray[np.float64]:
         vectors = vectorizer.transform([text for pair in pairs for text in _both(pair)])
         return np.asarray(vectors[::2].multiply(vectors[1::2]).sum(axis=1)).ravel()
 
     return {split: cosines(pairs) for split, pairs in _scored_splits(task)}
+
+
+def _tfidf(**settings: Any) -> Any:
+    from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: PLC0415 - slow to load
+
+    # A pattern beside a tokenizer would be a warning.
+    unread: Any = {"token_pattern": None}
+    return TfidfVectorizer(tokenizer=words_in, **unread, **settings)
 
 
 def _both(pair: Any) -> tuple[str, str]:
@@ -238,7 +240,7 @@ def bm25(task: RetrievalTask, setting: Setting) -> Mapping[str, Any]:
     documents = [_unprompted(task.corpus[name], task.document_template) for name in names]
     search = bm25_scores(documents, method="robertson", stopwords=[])
 
-    def scores(texts: Sequence[str]) -> NDArray[np.float32]:
+    def scores(texts: Sequence[str]) -> NDArray[Any]:
         return np.array([search(_unprompted(text, task.query_template)) for text in texts])
 
     return _ranked(task, names, scores)
@@ -284,7 +286,7 @@ def random_retrieval(task: RetrievalTask, setting: Setting) -> Mapping[str, Any]
 def _ranked(
     task: RetrievalTask,
     names: Sequence[str],
-    scores: Callable[[Sequence[str]], NDArray[np.float64]],
+    scores: Callable[[Sequence[str]], NDArray[Any]],
 ) -> Mapping[str, Any]:
     """Return the best documents of each judged query, by split."""
     from biphasic.tasks.metrics import top_documents  # noqa: PLC0415 - slow to load

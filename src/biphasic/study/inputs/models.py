@@ -128,14 +128,13 @@ def check_positions(recipe: Recipe, model: Path) -> None:
 
 def check_lora(
     tasks: Iterable[tuple[str, str | None, FinetuneProtocol]],
-    encoders: Iterable[Path | Architecture | None],
+    encoders: Iterable[Path | Architecture],
 ) -> None:
     """Check that fine-tuning can add the LoRA of protocols to encoders, before any work."""
     asked = {lora: name for name, _, protocol in tasks if (lora := protocol.lora)}
     if asked:
         require_peft()
     for encoder in encoders if asked else ():
-        assert encoder is not None  # noqa: S101 - a model has a folder or an architecture
         body = empty_body(encoder) if isinstance(encoder, Path) else _empty(encoder)
         for lora, name in asked.items():
             try:
@@ -145,7 +144,7 @@ def check_lora(
 
 
 def _empty(architecture: Architecture) -> PreTrainedModel:
-    ids = dict.fromkeys(("bos", "eos", "pad", "mask"), 0)
+    ids = {"bos": 0, "eos": 0, "pad": 0, "mask": 0}
     config = architecture_config(architecture, vocab_size=1, max_seqlen=1, special_ids=ids)
     with torch.device("meta"):
         return new_model(config, init_seed=0, with_head=False)
