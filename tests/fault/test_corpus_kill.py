@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from biphasic.data.building.build import build_corpus
+from biphasic.data.building.build import build_corpus, notes_on
 from biphasic.data.building.built import merge_builds
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.tokens.tokenizer import write_tokenizer
@@ -115,6 +115,7 @@ def test_a_merge_resumes_wherever_it_was_killed(tmp_path, config):
         build_corpus(quiet, build, num_workers=1, say=lambda _: None, block_bytes=100_000)
     whole = tmp_path / "whole"
     merge_builds(builds, whole, say=lambda _: None)
+    assert [*notes_on(whole)] == []  # `corpus inspect` prints what its parts skipped
     for number in range(1000):
         arguments = [sys.executable, "-c", MERGE, tmp_path / "killed", number, *builds]
         ended = subprocess.run(

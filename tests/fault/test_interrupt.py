@@ -40,7 +40,7 @@ def long_study(finished, folder):
     return root, ("study", "run", study, "--root", root, "--workers", "1")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_an_interrupted_study_saves_and_resumes(finished, tmp_path, number):
     root, arguments = long_study(finished, tmp_path)
     with start_command(*arguments, setup=HEEDS, start_new_session=True) as process:

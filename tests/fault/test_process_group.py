@@ -187,13 +187,13 @@ def test_interrupted_in_every_way_equals_uninterrupted(
     reached = checkpoint_of(job.store)
     assert 10 <= reached < STEPS
 
-    # One rank gets SIGTERM: all save what they have, though no checkpoint is due.
+    # One rank gets a scheduler's signal: all save what they have, though no checkpoint is due.
     reports.clear()
 
     def terminate(progress: Progress) -> None:
         reports.append(progress)
         if len(reports) == 1:
-            os.kill(int((ranks / "pid-1").read_text()), signal.SIGTERM)
+            os.kill(int((ranks / "pid-1").read_text()), signal.SIGUSR1)
 
     with pytest.raises(StoppedError):
         job.model_copy(update={"checkpoint_every": 0}).run(terminate)

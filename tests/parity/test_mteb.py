@@ -184,6 +184,11 @@ def test_a_changed_copy_has_its_own_queries(copies, tmp_path):
     for count in (NUM_QUERIES, 3):
         queries.write_text("".join(queries.read_text().splitlines(keepends=True)[:count]))
         task = mteb_task("SciFact", tmp_path)
+        # What git and downloads note beside the data is none of it.
+        (tmp_path / "scifact/.cache").mkdir(exist_ok=True)
+        (tmp_path / "scifact/.cache/note.metadata").write_text(str(count))
+        revision = mteb_task("SciFact", tmp_path).metadata.dataset["revision"]
+        assert revision == task.metadata.dataset["revision"]
         load_mteb(task)
         assert len(task.dataset["default"]["test"]["queries"]) == count
 

@@ -85,8 +85,10 @@ class Verb:
             bound = signature_of(type(self)).bind(*args, **given)
         except TypeError as error:
             raise TypeError(f"{function_name(type(self))}: {error}") from None
+        fields = fields_of(type(self))
         for name, value in bound.arguments.items():
-            _check(name, value, fields_of(type(self))[name])
+            _check(name, value, fields[name])
+            bound.arguments[name] = _as_read(value, fields[name])
         bound.apply_defaults()
         vars(self).update(bound.arguments)
 
@@ -215,6 +217,21 @@ def _check(name: str, value: object, field: Field) -> None:
         ):
             allowed = f"{least:g} or more" if most is None else f"{least:g} to {most:g}"
             raise ConfigError(f"{name}: {number:g}; give {allowed}")
+
+
+def _as_read(value: Any, field: Field) -> Any:
+    """Return a value with paths as text where text is read, and `~` expanded where a path is."""
+    is_path = "Path" in field.type
+
+    def read(one: Any) -> Any:
+        if isinstance(one, Path) and not is_path:
+            return str(one)
+        is_of_home = is_path and isinstance(one, str | Path) and str(one).startswith("~")
+        return expanded(one) if is_of_home else one
+
+    if field.is_list and isinstance(value, list | tuple):
+        return type(value)(map(read, value))
+    return read(value)
 
 
 def _numbers(value: object) -> Iterator[int | float]:

@@ -87,12 +87,13 @@ def _root(
 def main() -> None:
     """Run the command line; map expected errors to one line and an exit code.
 
-    SIGTERM acts like Ctrl-C.
+    SIGTERM and SIGUSR1, which schedulers send, act like Ctrl-C.
     """
     # Imports, records and figures create objects that stay; collecting garbage among them takes a
     # tenth of the start, and of a report.
     gc.set_threshold(50_000, 20, 100)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    stopping = (signal.SIGTERM, signal.SIGUSR1)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in stopping}
     try:
         _only(app, sys.argv[1:])(prog_name="biphasic")  # however Python was started
     except _BAD_INPUT as error:
@@ -118,7 +119,8 @@ def main() -> None:
         echo(_RESUME, err=True)
         sys.exit(INTERRUPTED)
     finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 def _only(group: typer.Typer, words: Sequence[str]) -> typer.Typer:

@@ -236,12 +236,15 @@ def write_request(folder: Path, request: Request) -> None:
 
 
 def read_requests(folder: Path) -> list[Request]:
-    """Read and delete all pending requests; files that are none of this version are ignored."""
+    """Read and delete all pending requests; those that cannot be read or deleted are ignored."""
     requests: list[Request] = []
     for path in sorted((folder / _REQUESTS).glob("*.json")):
         try:
-            requests.append(Request.model_validate_json(path.read_text(encoding="utf-8")))
-        except (ValidationError, UnicodeDecodeError, FileNotFoundError):
+            request = Request.model_validate_json(path.read_text(encoding="utf-8"))
+            path.unlink(missing_ok=True)
+        # Of another version or, with its permissions, of another user. A network file system may
+        # fail once; the runner reads again in a second.
+        except (ValidationError, UnicodeDecodeError, OSError):
             continue
-        path.unlink(missing_ok=True)
+        requests.append(request)
     return requests

@@ -42,8 +42,9 @@ def serve(train: Train) -> None:
     events = os.dup(1)
     os.dup2(2, 1)
     file, is_over = Path(sys.argv[1]), threading.Event()
-    # Schedulers and service managers send SIGTERM to every process that they started.
-    signal.signal(signal.SIGTERM, lambda *_: _stop_in_time(is_over))
+    # Schedulers and service managers send them to every process that they started.
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda *_: _stop_in_time(is_over))
     threading.Thread(target=_watch_input, args=(file, is_over), daemon=True).start()
     code = 0
     try:
@@ -109,7 +110,8 @@ def run() -> None:
     """Run the ranks of this machine; exit with code 1 if one of them failed."""
     store, nodes, processes, *rank = sys.argv[1:]
     is_over = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: is_over.set())
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda *_: is_over.set())
     node = 0
     if int(nodes) > 1:
         from biphasic.distributed import joined_node  # noqa: PLC0415 - torch, on several nodes only

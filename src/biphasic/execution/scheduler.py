@@ -157,7 +157,13 @@ class Scheduler:
         while self._ready:
             item = self._items[self._ready[0][2]]
             # Asked as late as possible: another process may share the store, and have finished it.
-            if item.is_done():
+            try:
+                is_done = item.is_done()
+            except OSError as error:  # as below
+                heapq.heappop(self._ready)
+                self._fail(item, error)
+                continue
+            if is_done:
                 heapq.heappop(self._ready)
                 self._finish(item, elsewhere=True)
                 continue

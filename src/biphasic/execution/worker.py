@@ -1,7 +1,7 @@
 """A long-lived worker, and its parent's side: jobs and events go through pipes, as JSON.
 
-Other output goes to the job's log. When standard input closes, or on SIGTERM, the running job is
-asked to stop: a worker exits soon after its parent, however that ended.
+Other output goes to the job's log. When standard input closes, or on SIGTERM or SIGUSR1, the
+running job is asked to stop: a worker exits soon after its parent, however that ended.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def serve(load_job: LoadJob) -> None:
     is_over = threading.Event()
     # In a thread, so that the end of the input, as when the parent dies, is seen during a job.
     threading.Thread(target=_read_jobs, args=(jobs, is_over), daemon=True).start()
-    signal.signal(signal.SIGTERM, lambda *_: _stop(jobs, is_over))
+    for number in (signal.SIGTERM, signal.SIGUSR1):  # which schedulers send
+        signal.signal(number, lambda *_: _stop(jobs, is_over))
     prepare_torch(num_threads)
     while (given := jobs.get()) is not None:
         _run(partial(load_job, store), given, events, is_over)

@@ -110,7 +110,7 @@ def open_input(source: str, *, format: str | None = None) -> Input:
             f"{path}: unknown suffix; a file of texts ends in {suffixes} (.gz or .zst may follow "
             "all except .parquet), or set --format"
         )
-    if stated == "parquet" and path.suffix != ".parquet":
+    if stated == "parquet" and path.suffix.lower() in {".gz", ".zst"}:
         raise DataError(f"{path}: a compressed Parquet file cannot be read; unpack it")
     return Input(path, cast(InputFormat, stated), is_stream=is_stream)
 

@@ -313,7 +313,10 @@ def _sources(
     for table in config.tables:
         hub = None
         if table.startswith("hf:"):
-            hub = parse_hub(table).at_commit(copies, resolve)
+            named = parse_hub(table)
+            if named.column:
+                raise ConfigError(f"{table}: pairs have columns of their own; omit '?column='")
+            hub = named.at_commit(copies, resolve)
             origin = hub.fingerprint(copies)
         else:
             origin = {"sha256": file_sha256(_open_table(table).path)}

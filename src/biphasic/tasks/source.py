@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.config import nearest, parse_config
+from biphasic.data.text.source import is_hidden, list_files
 from biphasic.errors import ConfigError, DataError, install_command, reading, repeated
 from biphasic.files import digest, expanded, file_sha256, remove_partials, write_json
 from biphasic.hub import quiet
@@ -65,7 +66,8 @@ def mteb_task(name: str, copies: Path | None) -> Any:
     folder = next((place for place in places if place.is_dir()), None)
     if folder is None:
         raise DataError(f"{copies}: no folder '{places[0].name}' or '{places[1].name}'")
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    # Hidden ones, such as those of git and of downloads, change while the data stay the same.
+    files = (path for path in list_files(folder) if not is_hidden(path, folder))
     names = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
     dataset = {
         **task.metadata.dataset, "path": str(folder.resolve()), "revision": digest(names)

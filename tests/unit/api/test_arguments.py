@@ -14,6 +14,7 @@ import pytest
 import biphasic
 from biphasic.api.verb import Function, Verb, option
 from biphasic.errors import ConfigError, DataError
+from small_root import write_texts
 
 
 @pytest.mark.parametrize(
@@ -154,6 +155,16 @@ def test_the_ends_of_a_range_and_what_is_not_given_pass():
         kept(0, 1)
     with pytest.raises(TypeError, match="unexpected keyword argument 'worker'"):
         kept(0, worker=1)
+
+
+def test_paths_are_read_where_texts_are_and_home_folders_are_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    source = write_texts(tmp_path)
+    made = biphasic.corpus.build([source], out="~/made", vocab_size=300, quiet=True)
+    assert made.folder == tmp_path / "made"
+    study = "{name: s, title: S, corpus: {folder: made}, recipe: {learning_rate: {peak: 1.0e-3}}, "
+    (tmp_path / "s.yaml").write_text(study + "arms: [{name: a}], tasks: []}\n")
+    assert biphasic.plan("~/s.yaml", root="~/runs").table()
 
 
 def test_options_do_not_change():

@@ -80,6 +80,10 @@ def test_options_go_before_the_spec(tmp_path, asked):
     assert not asked("--spec", spec, "--no-deduplicate").deduplicate
     other = asked("c.jsonl", "--spec", spec, "--column", "content")
     assert [(source.source, source.column) for source in other.sources] == [("c.jsonl", "content")]
+    spec.write_text("sources: [a.jsonl, b.jsonl]\nshare: {temperature: 0.5}\n")
+    assert asked("c.jsonl", "--spec", spec).share is None
+    assert asked("c.jsonl", "d.jsonl", "--spec", spec).share.temperature == 0.5
+    assert asked("--spec", spec, "--share", 3, "--share", 1).share is None
 
 
 SENTENCE = "the farmer counted every sheep twice before the night came down over his hills"

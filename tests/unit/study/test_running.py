@@ -102,6 +102,10 @@ def test_requests_are_read_once(tmp_path):
     (tmp_path / "requests" / "other.json").write_text('{"kind": "explode"}')
     assert read_requests(tmp_path) == [Request(kind="cancel")]
     assert read_requests(tmp_path) == []
+    # Of a file that cannot be read, as another user's may be, nothing follows.
+    (tmp_path / "requests" / "unread.json").mkdir()
+    write_request(tmp_path, Request(kind="cancel"))
+    assert read_requests(tmp_path) == [Request(kind="cancel")]
 
 
 def watched(items, folder, *, num_segments=1, num_slots=1):

@@ -1,5 +1,6 @@
 """Scheduling: longest path first, retries, failures, and results of other processes."""
 
+import errno
 from concurrent.futures import Future
 
 import pytest
@@ -136,6 +137,21 @@ def test_transient_failures_are_retried_and_then_fail_with_dependents():
     assert outcome.num_executed == 1
     assert "done alone" in lines
     assert lines.count("delayed trunk") == 2
+
+
+def test_a_fault_of_the_file_system_is_one_of_the_job_that_met_it():
+    faults = [OSError(errno.ESTALE, "Stale file handle"), False]
+
+    def is_done():
+        fault = faults.pop(0) if faults else False
+        if fault:
+            raise fault
+        return fault
+
+    executor = FakeExecutor()
+    outcome, lines = run([item("a"), item("b", is_done=is_done)], executor)
+    assert (outcome.num_executed, outcome.failures) == (2, ())
+    assert "delayed b" in lines
 
 
 def test_one_transient_failure_affects_no_other_job():

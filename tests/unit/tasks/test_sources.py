@@ -10,6 +10,8 @@ import threading
 from itertools import chain, combinations
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 from hypothesis import given
@@ -28,6 +30,7 @@ from biphasic.tasks.folder import (
     read_description,
     write_task_folder,
 )
+from biphasic.tasks.inputs import open_input
 from biphasic.tasks.kinds.examples import cut_splits
 from biphasic.tasks.kinds.questions import Answer, Question
 from biphasic.tasks.kinds.registry import KINDS
@@ -477,3 +480,14 @@ def test_labels_and_texts_that_look_wrong_are_said(store, custom, labels, listed
     said = [line for line in store.said if line.startswith("warning: mood: ")]
     assert len(said) == (3 if len(notes) == 2 else len(notes))
     assert all(any(re.search(note, line) for line in said) for note in notes)
+
+
+def test_a_parquet_file_may_have_another_suffix(tmp_path):
+    table = pa.table({"text": ["a cat"]})
+    for name in ("rows.pq", "ROWS.PARQUET"):
+        pq.write_table(table, tmp_path / name)
+        found = open_input(str(tmp_path / name), format="parquet")
+        assert [row.value["text"] for row in found.rows()] == ["a cat"]
+    (tmp_path / "rows.parquet.gz").write_bytes(b"")
+    with pytest.raises(DataError, match="a compressed Parquet file cannot be read; unpack it"):
+        open_input(str(tmp_path / "rows.parquet.gz"))

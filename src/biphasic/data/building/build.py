@@ -138,7 +138,10 @@ def build_corpus(
                 }
                 for source in sources
             }
-            write_json(folder / RECORD, {"origin": origin, "sources": counts, **special, **code})
+            ended = {n: reach.ended_by for n, reach in blend.reaches.items() if reach.ended_by}
+            ends = {"ended_by": ended} if ended else {}
+            record = {"origin": origin, "sources": counts, **ends, **special, **code}
+            write_json(folder / RECORD, record)
     return folders
 
 
@@ -218,7 +221,14 @@ def notes_on(folder: Path) -> Iterator[str]:
                 f"warning: {name}: documents with NUL characters: {number:,}. They are kept as "
                 "text; often they come from a wrong encoding or a binary file"
             )
-    yield from files_skipped(record["origin"]["sources"])
+    yield from files_skipped(_sources(record["origin"]))
+
+
+def _sources(origin: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the origins of all sources, those of merged corpora included."""
+    yield from origin.get("sources", ())
+    for merged in origin.get("merged", ()):
+        yield from _sources(merged)
 
 
 def _remedy(folder: Path) -> str:

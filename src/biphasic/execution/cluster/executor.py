@@ -312,7 +312,7 @@ class ClusterExecutor:
 def _read(path: Path) -> RemoteProgress | None:
     try:
         return RemoteProgress.model_validate_json(path.read_bytes())
-    except (FileNotFoundError, ValidationError):
+    except (OSError, ValidationError):  # a network file system may fail once: read again
         return None
 
 

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,6 +146,11 @@ class _Attendant:
         self._thread.join()
         self._path.unlink(missing_ok=True)
 
+    def _is_asked_to_stop(self) -> bool:
+        with suppress(OSError):  # a network file system may fail once: asked again
+            return (self._request.run / STOP).exists()
+        return False
+
     def _attend(self) -> None:
         end = float(os.environ.get(BLOCK_END, "inf")) - self._request.drain_seconds
         written: RemoteProgress | None = None
@@ -153,7 +158,7 @@ class _Attendant:
         while not self._over.wait(_LOOK_SECONDS):
             if time.time() >= end:
                 self.is_drained = True
-            if self.is_drained or (self._request.run / STOP).exists():
+            if self.is_drained or self._is_asked_to_stop():
                 self._worker.ask_to_stop()
             if self._record is not written:
                 written = self._record
