@@ -56,6 +56,7 @@ class Reach:
         self.tokens = self.documents = 0  # of the documents kept; empty ones are not counted
         # Position of the first document that is not kept; None while the limit is not filled.
         self.stop: int | None = None
+        self.ended_by: int | None = None  # tokens of that document, if it exceeds the limit
 
     def extend(self, index: NDArray[np.int64]) -> None:
         """Add a shard of training documents; its index is int64 [num_documents, columns]."""
@@ -78,6 +79,7 @@ class Reach:
             # A document that exceeds the limit ends the source, even if a shorter one would still
             # fit.
             self.stop = int(index[last, POSITION]) + (not is_beyond)
+            self.ended_by = int(lengths[last]) if is_beyond else None
         if num_kept:
             self.tokens, self.documents = int(tokens[num_kept - 1]), int(documents[num_kept - 1])
 
@@ -100,14 +102,15 @@ class Gathered:
             reach.extend(_read_index(shard))
         return reach
 
-    def end_within(self, most_tokens: int) -> None:
-        """End the source where its training documents fill a limit."""
+    def end_within(self, most_tokens: int) -> Reach:
+        """End the source where its training documents fill a limit; return how far it reaches."""
         reach = self.reach(most_tokens)
         if not reach.documents:
             raise DataError(_too_little(self.name, reach, remedy="give it a larger share"))
         # An exhausted source is kept to its end, including the held-out documents there.
         if reach.documents < self.reach().documents:
             self.stop = reach.stop
+        return reach
 
     def parts(self, split: CorpusSplit) -> Iterator[ShardContent]:
         """Yield the documents of a split that are in the corpus, shard by shard."""
@@ -308,6 +311,7 @@ class Blend:
         self.config, self._work, self._tokenizer_folder = config, work, tokenizer_folder
         self._is_in_task = is_in_task
         self.names = unique_names([source.short_name for source in config.sources])
+        self.reaches: dict[str, Reach] = {}  # of the sources that were read
         self._shares = [source.share for source in config.sources if source.share is not None]
         self.block_bytes = block_bytes
         if config.max_tokens is not None and config.share is None:
@@ -377,7 +381,7 @@ class Blend:
         for number, source in enumerate(gathered):
             if quotas[number] > available[number]:
                 raise self._too_small(number, available[number], quotas[number])
-            source.end_within(quotas[number])
+            self.reaches[source.name] = source.end_within(quotas[number])
         return gathered
 
     def _too_small(self, source: int, tokens: int, quota: int) -> DataError:
@@ -396,6 +400,7 @@ class Blend:
         return gathered
 
     def _read(self, source: int, reach: Reach) -> Gathering:
+        self.reaches[self.names[source]] = reach
         reading = Gathering(self, source, reach)
         reading.read()
         return reading
