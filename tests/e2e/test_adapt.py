@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, Gemma3Config, Gemma3TextConfig
 
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.files import read_json
@@ -414,6 +414,42 @@ def test_a_family_that_stays_causal_is_refused_by_its_layer(adapt, tmp_path, tok
     assert code == 2
     assert "error: " in err
     assert "layer" in err or "StableLm" in err
+
+
+@pytest.mark.usefixtures("unexported")
+@pytest.mark.parametrize(("place", "said"), [(20, True), (90, False)])
+def test_text_that_a_long_document_ends_is_reported(
+    decoder, adapt, tmp_path, monkeypatch, place, said
+):
+    """Training reads at most 4 x 2 x 30 tokens of text."""
+    monkeypatch.setattr("biphasic.api.adapt.LEAST_TOKENS", 700)
+    texts = [f"rows of {number}" for number in range(120)]
+    texts.insert(place, "tokens " * 900)
+    (tmp_path / "t.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    (tmp_path / "corpus.yaml").write_text("sources: [t.jsonl]\nheldout_fraction: 0.3\n")
+    for out in ("first", "again"):
+        code, _, err = adapt(decoder, corpus=tmp_path / "corpus.yaml", out=out)
+        assert code == 0, err
+        assert ("warning: t.jsonl: the text ends after" in err) == said
+        assert ("training reads up to 240, so it repeats text" in err) == said
+
+
+def test_a_tokenizer_of_the_text_is_refused(decoder, adapt, built, tmp_path, text_file):
+    path = tmp_path / "corpus.yaml"
+    path.write_text(f"sources: [{text_file}]\ntokenizer: {built / 'tokenizer'}\n")
+    code, _, err = adapt(decoder, corpus=path)
+    assert code == 2
+    assert f"corpus: 'tokenizer' is {built / 'tokenizer'}; omit it" in err
+
+
+def test_a_model_of_images_and_text_is_refused_in_one_line(decoder, adapt):
+    """Its configuration states no width."""
+    text = Gemma3TextConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
+    config = Gemma3Config(text_config=text, vision_config={"num_hidden_layers": 1})
+    config.save_pretrained(decoder)
+    code, _, err = adapt(decoder)
+    assert code == 2
+    assert err.splitlines()[-1].endswith("a model of type 'gemma3' reads more than text")
 
 
 def test_the_corpus_must_be_made_with_the_models_tokenizer(decoder, adapt, built):

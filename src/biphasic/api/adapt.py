@@ -39,7 +39,8 @@ MLM_PROBABILITY = 0.4  # default chance to mask a token
 _NOT_CONTINUED = (
     "the state's run cannot be continued: the text differs, or no recipe ends with the state (it "
     "is within a decay, or of another version); it is used as a pretrained model, with new "
-    "optimizer moments"
+    "optimizer moments; peak rate, optimizer, rows, precision and seed are adapt's own defaults, "
+    "unless set"
 )
 _OWN_RUN = """\
 # The model is a state. On the text of its own run, training continues that run: it reads new rows,
@@ -91,7 +92,7 @@ class Adapt(Training, Revision):
     objective: Literal["mlm", "mntp"] = option(default="mlm", choices=("mlm", "mntp"), type=str)
     """mlm, or mntp (masked next-token prediction)."""
     learning_rate: float | None = None
-    """Peak learning rate. Default: the state's, else 0.4 / hidden size."""
+    """Peak learning rate. Default: that of a continued run, else 0.4 / hidden size."""
     warmup_steps: int | None = option(default=None, least=0)
     """Linear warm-up steps. Default: 1/20 of the steps."""
     decay_steps: int | None = option(default=None, least=0)
@@ -102,17 +103,17 @@ class Adapt(Training, Revision):
     """Train low-rank additions in place of the weights: rank=16, alpha=32, and
     targets=[q_proj,v_proj] for some layers only."""
     optimizer: AnyOptimizer | Mapping[str, Any] | str | None = option(default=None, type=str)
-    """adamw or muon. Default: the state's, else adamw. In Python also its settings."""
+    """adamw or muon. Default: that of a continued run, else adamw. In Python also its settings."""
     reset_optimizer: bool = False
     """Reset the optimizer moments of a state."""
     max_seqlen: int | None = option(default=None, least=1)
-    """Row length in tokens. Default: that of a state's run, else 512 or the model's limit."""
+    """Row length in tokens. Default: that of a continued run, else 512 or the model's limit."""
     rows_per_step: int | None = option(default=None, least=1)
-    """Rows per batch. Default: that of a state's run, else 32."""
+    """Rows per batch. Default: that of a continued run, else 32."""
     precision: Precision | None = option(default=None, choices=("bf16", "fp32"), type=str)
-    """bf16 or fp32. Default: the state's, else bf16."""
+    """bf16 or fp32. Default: that of a continued run, else bf16."""
     seed: int | None = option(default=None, least=0)
-    """Seed of masks and data order. Default: the state's, else 0."""
+    """Seed of masks and data order. Default: that of a continued run, else 0."""
     format: Format = option(default="sentence-transformers", choices=get_args(Format), type=str)
     """hf, sentence-transformers or onnx; see `biphasic export`."""
     as_: As = option(default="auto", flag="--as", choices=get_args(As), type=str)
@@ -214,18 +215,38 @@ class Adapt(Training, Revision):
         if not is_state(local):  # whose own run may have more rows
             compute.check_rows(recipe.placed_phases)
         with progress_bar(self.console, "checking the model"):
-            check_model(local, recipe, name=str(self.model))
+            check_model(local, recipe, compute, name=str(self.model))
         corpus = self._corpus_of(settings, local).at_commits()
         paths = prepare_corpus(
             corpus, locate_corpus(corpus, self.store), self.store, console=self.console
         )
-        if earlier := find_continuation(local, paths.open().fingerprint):
+        data = paths.open()
+        if earlier := find_continuation(local, data.fingerprint):
             recipe = self._continued(earlier)
         elif is_state(local):
             self.say(_NOT_CONTINUED)
+        if settings.folder is None and settings.max_tokens is None:
+            self._note_end(paths, recipe, tokens=data.corpus.num_tokens)
         recipe = recipe.skipping(self.skip_steps)
         paths = paths.with_phases([recipe], self.store, console=self.console)
         return recipe, paths.extended([recipe]), earlier
+
+    def _note_end(self, paths: DataPaths, recipe: Recipe, *, tokens: int) -> None:
+        """Say if a long document ends the text before training has read enough of it."""
+        from biphasic.data.building.build import read_record
+
+        ended = read_record(paths.train.parent).get("ended_by", {})
+        rows = recipe.placed_phases[-1].batches
+        # Each row has at least a token before and after its text.
+        reads = self.steps * rows.rows_per_step * (rows.max_seqlen - 2)
+        if ended and tokens < reads:
+            name, longest = max(ended.items(), key=lambda item: item[1])
+            self.say(
+                f"warning: {name}: the text ends after {tokens:,} tokens, as the next document has "
+                f"{longest:,}, more than are left to take; training reads up to {reads:,}, so it "
+                "repeats text: split long documents, or give a corpus file with max_characters, or "
+                "with a larger max_tokens"
+            )
 
     def _checked(self) -> CorpusConfig:
         """Check the settings before the model is fetched, which takes minutes; return the text."""
@@ -234,6 +255,9 @@ class Adapt(Training, Revision):
         corpus = corpus_settings(self.corpus)
         if corpus.vocab_size and corpus.folder is None:
             raise ConfigError("corpus: 'vocab_size' is for a new tokenizer; the model has one")
+        own = corpus.tokenizer
+        if own and expanded(own).resolve() != expanded(self.model).resolve():
+            raise ConfigError(f"corpus: 'tokenizer' is {own}; omit it, as the model has its own")
         self._recipe({"pretrained": str(self.model)}, own_peak=1e-3, shape={}).check()
         return corpus
 
@@ -275,10 +299,11 @@ class Adapt(Training, Revision):
 
     def _first_run(self, model: LocalModel) -> Recipe:
         """Return the recipe that trains a pretrained model, named by its folder or hub id."""
-        from biphasic.model.loading.reading import read_config
+        from biphasic.model.loading.reading import body_class, read_config
 
-        # Rounded to two digits.
-        own_peak = float(f"{PEAK_TIMES_WIDTH / read_config(model.folder).hidden_size:.1e}")
+        config = read_config(model.folder)
+        body_class(model.folder, config)  # models that read more than text state no width
+        own_peak = float(f"{PEAK_TIMES_WIDTH / config.hidden_size:.1e}")  # two digits
         named = {
             "pretrained": str(model.folder) if model.revision is None else str(self.model),
             "revision": model.revision,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, replace
@@ -110,7 +111,7 @@ class TextEncoder:
         max_seqlen: int | None = None,
         long_texts: LongVectors | None = None,
     ) -> NDArray[np.float32]:
-        """Embed texts, as `biphasic.encode` does.
+        """Embed texts, as `biphasic.encode` does; its warnings are Python's, once per model.
 
         Returns:
             float32 [num_texts, width], in order.
@@ -157,7 +158,7 @@ class TextEncoder:
             text: With the model's `mask_token`, once or more often.
             top: Number of candidates for each mask.
             reading: `mlm`, or `mntp` for a model trained by masked next-token prediction; the last
-                objective of a state when None.
+                objective of a state, or of the one that was exported, when None.
 
         Raises:
             ConfigError: The vocabulary does not have so many tokens.
@@ -211,8 +212,15 @@ class TextEncoder:
 
     @cached_property
     def _embedder(self) -> Embedder:
-        from biphasic.tasks.embedding import Choices, embedding_settings, load_embedder
+        from biphasic.tasks.embedding import (
+            Choices,
+            embedding_settings,
+            load_embedder,
+            warnings_on,
+        )
 
+        for why in warnings_on(self.folder, name=self._name):
+            warnings.warn(why, stacklevel=4)  # at the call of `encode`
         with self._computing():
             settings = embedding_settings(self.folder, Choices())
             return load_embedder(settings, precision=DTYPES[self._precision])

@@ -138,13 +138,12 @@ class Encode(Texts, Revision):
     """Compute precision."""
 
     def __call__(self) -> Vectors:
-        from biphasic.data.tokens.tokenizer import TextTokenizer
         from biphasic.progress import progress_bar
         from biphasic.tasks.embedding import (
             Choices,
             embedding_settings,
             fetch_embedding_model,
-            never_saw_both_ways,
+            warnings_on,
         )
         from biphasic.tasks.inputs import check_output, open_source
         from biphasic.tasks.use import SUFFIXES, Encoded, Vectors, encode_file
@@ -173,15 +172,8 @@ class Encode(Texts, Revision):
                 device=self.device,
                 report=report,
             )
-        notes = summary.notes()
-        if never_saw_both_ways(folder):
-            notes = (
-                f"warning: {self.model} is a decoder not trained for bidirectional attention; "
-                "convert it to an encoder with 'biphasic adapt'",
-                *notes,
-            )
-        if wrong := TextTokenizer.load(folder).warning:
-            notes = (f"warning: {wrong}", *notes)
+        warned = (f"warning: {why}" for why in warnings_on(folder, name=str(self.model)))
+        notes = (*warned, *summary.notes())
         return Vectors(tuple(windows), target, summary.num_examples, summary.seconds, notes)
 
 

@@ -41,6 +41,8 @@ class ExportSettings:
                 raise ConfigError(
                     "as: own is code for torch, and a graph needs none; use --as llama"
                 )
+            if self.max_shard_size != MAX_SHARD_SIZE:
+                raise ConfigError("max_shard_size: a graph is not split; omit max_shard_size")
             if self.dtype != "float32":
                 raise ConfigError("precision: bf16 is not supported for ONNX; use fp32")
 

@@ -38,10 +38,11 @@ from biphasic.facts import NATS, KindFacts
 from biphasic.files import digest, is_file, read_json, read_json_object, write_text
 from biphasic.model.loading.configurations import is_open
 from biphasic.model.loading.reading import read_config
-from biphasic.records import ResultRecord, StateRecord, objectives_of, phase_of
+from biphasic.records import ResultRecord, StateRecord, phase_of
 from biphasic.store import CARD, RESULT, Store, is_complete
 from biphasic.tasks.embedding import TrainedVectors
 from biphasic.tasks.kinds.kind import Facts
+from biphasic.tasks.kinds.minimal_pairs import OBJECTIVE
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.records import PAIR_TEMPLATE, HeadRecord
 
@@ -81,12 +82,11 @@ class Export:
     @property
     def fills_masks(self) -> bool:
         """Return whether `pipeline("fill-mask")` works and the head was trained to fill masks."""
-        state = self.source.state
         if self.written.logits is None or type(self.config) not in MODEL_FOR_MASKED_LM_MAPPING:
             return False
-        if state is None:
-            return not self.written.was_decoder
-        return bool(state.ledger) and _MASKED in objectives_of(state.recipe, state.ledger[-1])
+        if objective := getattr(self.config, OBJECTIVE, None):
+            return objective == _MASKED
+        return self.source.state is None and not self.written.was_decoder
 
 
 def write_export_card(folder: Path, export: Export) -> None:

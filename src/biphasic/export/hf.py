@@ -13,6 +13,7 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +30,12 @@ from biphasic.files import ADAPTER, digest, expanded, read_json, read_json_objec
 from biphasic.locks import sole_writer
 from biphasic.model.compute.forward import Pooling, first_position
 from biphasic.model.contract import ModelLimits, model_limits, tokenizer_limit
-from biphasic.model.loading.build import empty_body, load_pretrained, saved_tensors
+from biphasic.model.loading.build import (
+    empty_body,
+    load_pretrained,
+    refuse_left_over,
+    saved_tensors,
+)
 from biphasic.model.loading.configurations import (
     close_again,
     eurobert_config,
@@ -53,6 +59,14 @@ from biphasic.model.shape import Lora
 from biphasic.records import StateRecord, parse_record, phase_of
 from biphasic.store import MODEL, complete_folder, is_complete
 from biphasic.study.inputs.models import token_difference
+from biphasic.tasks.embedding import (
+    MODULES,
+    SENTENCE_FILES,
+    TrainedVectors,
+    fetch_embedding_model,
+    trained_reading,
+)
+from biphasic.tasks.kinds.minimal_pairs import OBJECTIVE, last_reading
 from biphasic.training.state import LORA, load_lora_of, save_tensors
 from biphasic.version import __version__
 
@@ -164,6 +178,8 @@ def write_model(
         config = causal_config(source_config, source.tokenizer)
     else:
         config = bidirectional_config(source_config, source.tokenizer, settings.as_)
+    if (objective := last_reading(source.folder)) and not source.adapter:
+        setattr(config, OBJECTIVE, objective)
     if with_head:
         model, has_head = _load(source.folder, config)
     else:
@@ -360,6 +376,7 @@ def _from_pretrained(
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     model, report = load_model(kind, folder, config, **options)
     refuse_unfit(folder, report["mismatched_keys"])
+    refuse_left_over(folder, model, report["unexpected_keys"])
     return model, report
 
 
@@ -439,10 +456,12 @@ def write_merge(
     if not is_complete(out):
         refuse_existing(out)
     sides = [fetch_model(model) for model in (base, adapted)]
-    tokenizer = TextTokenizer.load(sides[1].folder)
+    folder = fetch_embedding_model(str(adapted))  # the second one's, with all its files
+    trained_reading(folder)  # refuses vectors that the merge could not have
+    tokenizer = TextTokenizer.load(folder)
     # Rows of the embeddings are merged by number, so equal numbers must be equal tokens.
     if difference := token_difference(sides[0].folder, tokenizer):
-        named = f"{sides[0].folder}: {difference} that of {sides[1].folder}"
+        named = f"{sides[0].folder}: {difference} that of {folder}"
         raise ModelError(f"{named}; merge models of one tokenizer")
     identities = {"base": sides[0].identity, "adapted": sides[1].identity}
     # Merges without groups have the identities that they had before there were groups.
@@ -470,12 +489,34 @@ def write_merge(
         shares = shares_of(after, weight, groups)
         merged = merge_tensors(before, after, shares=shares, method=method)
         # As it was saved: loading for training changes attention. Weights are written in fp32.
-        config = {**read_json(sides[1].folder / "config.json"), "dtype": "float32"}
+        config = read_json(folder / "config.json")
+        if (vectors := TrainedVectors.in_folder(folder)).is_on_pairs:
+            turned = causal_config if vectors.causal else bidirectional_config
+            config = turned(read_config(folder), tokenizer).to_dict()
+        config["dtype"] = "float32"
+        if objective := last_reading(folder):
+            config[OBJECTIVE] = objective
         with complete_folder(out, merge=record["identity"]) as partial:
             save_tensors(merged, partial / "model.safetensors", {"format": "pt"})
             write_json(partial / "config.json", config)
             write_json(partial / MERGE_RECORD, record)
             tokenizer.save_with_model(partial)
+            if vectors.is_on_pairs:
+                write_sentence_transformers(
+                    partial,
+                    hidden_size=read_config(folder).hidden_size,
+                    max_seqlen=model_limits(folder).longest_input,
+                    prompts=vectors.prompts,
+                    pooling=vectors.pooling,
+                    similarity=vectors.similarity,
+                )
+            elif (folder / MODULES).is_file():
+                # Also the tokenizer's: which special tokens frame a text decides vectors.
+                files = (*SENTENCE_FILES, "*token*.json")
+                for path in chain.from_iterable(map(folder.glob, files)):
+                    copied = partial / path.relative_to(folder)
+                    copied.parent.mkdir(exist_ok=True)
+                    shutil.copyfile(path, copied)
     return out
 
 

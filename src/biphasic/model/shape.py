@@ -96,6 +96,7 @@ FUSED: Mapping[str, tuple[str, ...]] = {
     "glm": ("gate_up_proj",),
     "glm4": ("gate_up_proj",),
     "gpt2": ("c_attn",),
+    "gpt_bigcode": ("c_attn",),
     "gpt_neox": ("query_key_value",),
     "persimmon": ("query_key_value",),
 }
@@ -176,12 +177,14 @@ def fused_rows(config: Any) -> dict[str, tuple[int, ...]]:
     halves = (getattr(config, "intermediate_size", 0),) * 2
     rows = {
         "Wqkv": (hidden, hidden, hidden),
-        "c_attn": (hidden, hidden, hidden),
+        "c_attn": (hidden, hidden, hidden),  # of GPT-2
         "qkv_proj": (heads * head_dim, keys, keys),
         "query_key_value": (head_dim, head_dim, head_dim),
         "Wi": halves,
         "gate_up_proj": halves,
     }
+    if config.model_type == "gpt_bigcode":
+        rows["c_attn"] = (hidden if config.multi_query else head_dim, head_dim, head_dim)
     return {name: rows[name] for name in names}
 
 

@@ -91,6 +91,8 @@ _MODES = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 _POOLINGS: dict[str, Pooling] = {"mean": "mean", "cls": "first", "lasttoken": "last"}
+# Files by which sentence-transformers makes vectors of a model's states.
+SENTENCE_FILES = (MODULES, _SETTINGS, "*/config.json", *_READINGS)
 Precision = Literal["float32", "bfloat16"]
 LongVectors = Literal["mean", "truncate"]  # of windows, or of a part
 _SHORTEST_INPUT = 8  # tokens, special tokens included
@@ -136,17 +138,24 @@ def fetch_embedding_model(model: str, *, revision: str | None = None) -> Path:
     folder, commit = locate_model(model, revision=revision)
     check_intact(folder)
     if commit is not None:
-        fetch_files(model, (MODULES, _SETTINGS, "*/config.json", *_READINGS), revision=commit)
+        fetch_files(model, SENTENCE_FILES, revision=commit)
     return folder
 
 
-def never_saw_both_ways(folder: Path) -> bool:
-    """Return whether a model is a plain decoder: not an export, a state or an embedding model."""
-    # It can embed texts, but with bidirectional attention that it was never trained for.
+def warnings_on(folder: Path, *, name: str) -> Iterator[str]:
+    """Yield the reasons why vectors of a model may be bad."""
+    if wrong := TextTokenizer.load(folder).warning:
+        yield wrong
+    # A plain decoder, no export, state or embedding model, can embed texts, but with bidirectional
+    # attention that it was never trained for.
     if (folder / MODULES).is_file() or (folder / _STATE).is_file():
-        return False
+        return
     config = read_config(folder)
-    return is_decoder(config) and not is_open(config)
+    if is_decoder(config) and not is_open(config):
+        yield (
+            f"{name} is a decoder not trained for bidirectional attention; convert it to an "
+            "encoder with 'biphasic adapt'"
+        )
 
 
 def trained_reading(folder: Path) -> EmbeddingSettings | None:

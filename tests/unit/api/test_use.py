@@ -91,6 +91,14 @@ def test_one_text_is_not_taken_for_its_letters(encoder):
         biphasic.encode(encoder, ["\ud800"])
 
 
+def test_a_plain_decoder_warns_that_it_never_read_both_ways(one_thread, tmp_path):
+    model = biphasic.load(write_model(tmp_path / "llama", "llama"))
+    with pytest.warns(UserWarning, match="decoder not trained for bidirectional") as found:
+        model.encode(TEXTS)
+    assert [warning.filename for warning in found] == [__file__]
+    model.encode(TEXTS)  # once for a model
+
+
 @pytest.mark.parametrize("make", [dict, pd.DataFrame])
 def test_a_table_is_not_taken_for_the_names_of_its_columns(one_thread, encoder, make):
     table = make({"text": TEXTS})

@@ -257,6 +257,21 @@ def test_a_limit_by_tokens_limits_what_is_read_ahead(tmp_path, files, configure)
     assert seen[-1].text_bytes < 6500  # eight blocks, as many as can wait, have more than 8,000
 
 
+@pytest.mark.parametrize("shares", [{}, {"share": {"temperature": 1.0}}])
+def test_a_document_that_ends_a_source_is_recorded(tmp_path, configure, shares):
+    lines = [f"the array of rows {number}" for number in range(60)]
+    for name, texts in (("one", lines), ("two", [*lines[:20], "values " * 3000, *lines[20:]])):
+        rows = [json.dumps({"text": f"{name} {text}"}) for text in texts]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
+    paths = [tmp_path / f"{name}.jsonl" for name in ("one", "two")]
+    config = configure(*paths, max_tokens=2500, heldout_fraction=0.3, **shares)
+    folders = build(config, tmp_path / "built")
+    found = record(tmp_path / "built")["ended_by"]
+    assert found["two.jsonl"] > 2500 > Corpus(folders.train).num_tokens
+    build(configure(paths[0], heldout_fraction=0.3), tmp_path / "whole")
+    assert "ended_by" not in record(tmp_path / "whole")
+
+
 @pytest.mark.parametrize("limit", [{"max_documents": 70}, {"max_tokens": 2500}])
 def test_a_limit_goes_through_sources(tmp_path, files, configure, limit):
     sources = files / "small.jsonl", files / "big.jsonl"

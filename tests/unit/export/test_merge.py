@@ -6,14 +6,16 @@ import shutil
 
 import pytest
 import torch
+from export_states import LEDGER, RECIPE
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from biphasic import adapt, export_model, merge_models, pretrain
+from biphasic import adapt, encode, export_model, merge_models, pretrain
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
-from biphasic.export.hf import merge_tensors
+from biphasic.export.hf import merge_tensors, write_sentence_transformers
 from biphasic.model.loading.build import load_encoder
 from biphasic.model.loading.hub import fetch_model
+from biphasic.tasks.embedding import Choices, embedding_settings
 from tiny_use import write_model
 
 
@@ -168,6 +170,36 @@ def test_the_identity_covers_models_weight_and_method(models, tmp_path):
     assert len({record["identity"] for record in records.values()}) == 4
     assert records["b"]["weight"] == 0.4
     assert records["a"]["base"] == fetch_model(models[0]).identity
+
+
+PAIRS = {"objective": "contrastive", "pairs": "/gone", "steps": 8, "pooling": "last",
+         "query_prompt": "Query: "}  # fmt: skip
+
+
+@pytest.mark.parametrize("attention", ["bidirectional", "causal"])
+def test_vectors_are_made_as_by_the_second_model(make_state, tmp_path, attention):
+    """A state of pairs, and its export, whose settings another folder would lack."""
+    state = make_state(
+        recipe={**RECIPE, "phases": [{**PAIRS, "attention": attention}]},
+        ledger=[{**LEDGER[1], "phase": 0, "objective": "contrastive"}],
+    )
+    out = export_model(state, tmp_path / "out", format="sentence-transformers", quiet=True)
+    texts = ["the rows of an array", "model"]
+    expected = encode(state, texts, prompt="query").vectors
+    for second in (state, out):
+        merged = merge_models(second, second, tmp_path / f"merged-{second.name}")
+        settings = embedding_settings(merged, Choices())
+        assert (settings.pooling, settings.causal) == ("last", attention == "causal")
+        found = encode(merged, texts, prompt="query").vectors
+        torch.testing.assert_close(*map(torch.tensor, (found, expected)), atol=1e-5, rtol=0)
+
+
+def test_vectors_that_a_merge_cannot_have_are_refused(models, tmp_path):
+    write_sentence_transformers(models[1], hidden_size=32, max_seqlen=64)
+    modules = models[1] / "modules.json"
+    modules.write_text(modules.read_text().replace("models.Pooling", "models.WordWeights"))
+    with pytest.raises(ModelError, match="only Transformer, Pooling and Normalize are supported"):
+        merge_models(*models, tmp_path / "merged")
 
 
 def test_the_command(models, tmp_path, cli):

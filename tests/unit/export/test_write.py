@@ -23,7 +23,7 @@ from transformers import (
     pipeline,
 )
 
-from biphasic import export_model
+from biphasic import export_model, merge_models
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, CheckpointError, ConfigError, DataError, ModelError
 from biphasic.export import check, write
@@ -31,6 +31,7 @@ from biphasic.files import write_json
 from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.embedding import Choices, embedding_settings
 from biphasic.tasks.encoding import Encoder, encode_texts
+from biphasic.tasks.kinds.minimal_pairs import usual_reading
 from mini_study import run_command
 from refusals import refusals, refused
 from warm import forking
@@ -108,6 +109,22 @@ class TestState:
             exec(code, names)  # noqa: S102 - what we wrote ourselves
             if "embeddings" in names:
                 assert names.pop("embeddings").shape == (2, 64)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_objective_is_that_of_the_state(make_state, tmp_path):
+    """An encoder of Llama's shape does not show that it predicts from the state before a mask."""
+    phases = [{"objective": "mntp", "steps": 8, "mlm_probability": 0.2}]
+    costs = dict.fromkeys(("steps", "documents", "tokens", "supervised_tokens", "flops"), 8)
+    ledger = [{"phase": 0, "objective": "mntp", **costs}]
+    state = make_state(recipe={**RECIPE, "phases": phases}, ledger=ledger)
+    out = export_model(state, tmp_path / "out", quiet=True)
+    again = export_model(out, tmp_path / "again", as_="eurobert", quiet=True)
+    merged = merge_models(state, state, tmp_path / "merged")
+    for folder in (state, out, again, merged, merge_models(out, out, tmp_path / "of-exports")):
+        assert usual_reading(folder) == "mntp"
+    for folder in (out, again):
+        assert "fill-mask" not in (folder / "README.md").read_text()
 
 
 class TestPrecision:
@@ -272,6 +289,14 @@ def damaged(folder: Path) -> None:
         ),
         "size": ({"max_shard_size": "lots"}, ConfigError, "max_shard_size: 'lots' is not a size"),
         "onnx": ({"format": "onnx", "precision": "bf16"}, ConfigError, "not supported for ONNX"),
+        "shards of a graph": (
+            {"format": "onnx", "max_shard_size": "1MB"}, ConfigError,
+            "max_shard_size: a graph is not split",
+        ),
+        "layers": (
+            ("bert", changed("config.json", lambda config: {**config, "num_hidden_layers": 1})),
+            ModelError, "config.json does not use",
+        ),
         "no weights": (
             ("bert", lambda folder: (folder / "model.safetensors").unlink()), DataError,
             "bert: no weights here",

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
 from biphasic.model.compute.forward import hidden_states
 from biphasic.model.head import has_head
-from biphasic.model.loading.build import load_pretrained, load_weights, new_model
+from biphasic.model.loading.build import load_encoder, load_pretrained, load_weights, new_model
 from biphasic.model.loading.configurations import close_again
 from families import DISTINCT, save_family, tiny_config
 from mini_study import edit_json
@@ -76,9 +77,11 @@ class TestRows:
 class TestRefusals:
     """Nothing is drawn at random, nothing left over, nothing cut."""
 
-    def check(self, folder: Path, reason: str) -> None:
+    def check(
+        self, folder: Path, reason: str, load: Callable[[Path], object] = load_pretrained
+    ) -> None:
         with pytest.raises(ModelError, match=reason) as error:
-            load_pretrained(folder)
+            load(folder)
         assert str(error.value).startswith(f"{folder}: ")
         assert "\n" not in str(error.value)
         assert len(str(error.value)) < 400
@@ -119,11 +122,21 @@ class TestRefusals:
         folder = save("qwen3")
         edit_json(folder / "config.json", num_hidden_layers=2, layer_types=None)
         self.check(folder, r"does not use 11 weights, first model\.layers\.2\.")
+        self.check(folder, r"does not use 11 weights, first \S*layers\.2\.", load_encoder)
 
     def test_biases_that_the_configuration_does_not_have(self, save):
         folder = save("qwen3", attention_bias=True)
         edit_json(folder / "config.json", attention_bias=False)
         self.check(folder, r"does not use 12 weights, first model\.layers\.0\.self_attn\.k_")
+        self.check(folder, r"does not use 12 weights, first \S*\.0\.self_attn\.k_", load_encoder)
+
+    def test_heads_may_be_numbered(self, save):
+        path = save("bert") / "model.safetensors"
+        weights = load_file(path)
+        weights["classifier.0.weight"] = torch.ones(2, 32)
+        save_file(weights, path, {"format": "pt"})
+        assert load_pretrained(path.parent)
+        assert load_encoder(path.parent)
 
     def test_a_missing_file_of_several(self, save):
         folder = save("llama")

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 from transformers import BertForMaskedLM, BertModel, RobertaForMaskedLM
 
@@ -18,10 +19,14 @@ from biphasic.data.building.config import CorpusConfig
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError, StoppedError
 from biphasic.execution.job import save_job
+from biphasic.model.loading import footprint
+from biphasic.model.loading.footprint import stored_parameters
+from biphasic.model.loading.hub import fetch_model
 from biphasic.pydocs import documents as documentation
 from biphasic.pydocs.documents import LIBRARIES, Document
 from biphasic.pydocs.tasks import BUILTIN_TASKS
 from biphasic.study.inputs import corpus as module
+from biphasic.study.inputs import models
 from biphasic.study.inputs.corpus import (
     CorpusJob,
     builtin_tasks_folder,
@@ -34,6 +39,7 @@ from biphasic.study.inputs.tasks import TaskResolver
 from biphasic.study.run.jobs import load_job
 from biphasic.study.settings.study import StudyConfig
 from biphasic.study.study import Study
+from biphasic.training.compute import ComputeConfig
 from custom_tasks import write_splits
 from families import tiny_config
 from tiny_use import write_model
@@ -399,3 +405,18 @@ def test_a_corpus_is_a_job_too(loads, tmp_path):
     loads.clear()
     paths, said = run(tmp_path)
     assert (paths.train.parent, said, loads) == (job.folder, [], [])
+
+
+def test_a_model_that_only_fits_divided_is_trained_divided(tmp_path, monkeypatch, make_recipe):
+    """Each of eight GPUs has room for 15 bytes a parameter, and all of training takes 20."""
+    folder = write_model(tmp_path / "llama", "llama")
+    free = 15 * stored_parameters(folder)
+    monkeypatch.setattr(footprint, "compute_device", lambda: torch.device("cuda"))
+    monkeypatch.setattr(models, "compute_device", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, free))
+    monkeypatch.setattr(models, "check_training", lambda *_: None)
+    local, recipe = fetch_model(folder), make_recipe({"objective": "mlm", "steps": 1})
+    models.check_model(local, recipe, ComputeConfig(processes=8, shard="full"), name="llama")
+    for whole in (ComputeConfig(processes=8), ComputeConfig(shard="full")):
+        with pytest.raises(ModelError, match="GPU's memory to be trained in bf16"):
+            models.check_model(local, recipe, whole, name="llama")

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, Gemma3TextConfig, Gemma3TextModel
 
+from biphasic import merge_models
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError
 from biphasic.export.hf import write_sentence_transformers, write_tokenizer
@@ -20,7 +21,7 @@ from biphasic.tasks import use
 from biphasic.tasks.embedding import Choices, embedding_settings, load_embedder
 from biphasic.tasks.inputs import open_input
 from biphasic.tasks.use import encode_file
-from tiny_use import tiny_tokenizer, words, write_jsonl, write_model
+from tiny_use import DECODER, tiny_tokenizer, words, write_jsonl, write_model
 
 LIMIT = 24
 PROMPTS = {"query": "Query: ", "empty": ""}
@@ -164,6 +165,27 @@ def test_vectors_are_those_of_sentence_transformers(one_thread, sentence_model, 
         assert np.array_equal(ours[0], ours[1])
         bare, _ = encoded(sentence_model, texts, tmp_path, Choices(prompt="empty"))
         assert not np.allclose(bare, ours, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_gemma_that_says_so_reads_both_ways(one_thread, tmp_path):
+    """As EmbeddingGemma: transformers halves the window of such a configuration."""
+    from sentence_transformers import SentenceTransformer
+
+    tokenizer, folder = tiny_tokenizer(), tmp_path / "gemma3"
+    ids = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
+    kinds = ["sliding_attention", "full_attention"]
+    config = Gemma3TextConfig(**DECODER, **ids, head_dim=16, layer_types=kinds)
+    Gemma3TextModel(config).save_pretrained(folder)
+    change(folder / "config.json", use_bidirectional_attention=True, sliding_window=10)
+    write_tokenizer(tokenizer, folder, max_seqlen=64)
+    write_sentence_transformers(folder, hidden_size=32, max_seqlen=LIMIT)
+    texts = texts_of(12)
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(texts)
+    ours, _ = encoded(folder, texts, tmp_path)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    merged = merge_models(folder, folder, tmp_path / "merged")
+    np.testing.assert_allclose(encoded(merged, texts, tmp_path)[0], theirs, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -55,7 +55,8 @@ def with_mask_token(tokenizer: TextTokenizer) -> tuple[TextTokenizer, str]:
     # One more than there are entries, so a free name is among them.
     names = (f"<|mask_{number}|>" for number in range(1, len(vocabulary) + 2))
     token = next(name for name in (MASK, *names) if name not in vocabulary)
-    reason = f"{unfit}no unused token, so {token} is added; the embedding grows by one row"
+    row = "it gets a spare row of the embedding, or a new one"
+    reason = f"{unfit}no unused token, so {token} is added; {row}"
     return tokenizer.with_mask(token), reason
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -87,7 +86,7 @@ def load_pretrained(
     """Load a decoder or encoder with its language-model head, in fp32, with our attention."""
     # Dropout is disabled in training. If the model has fewer than `num_embeddings`
     # rows (tokenizer entries), rows are added, each the mean of the existing ones, for input and
-    # output; additional rows of the model are kept.
+    # output. Rows beyond the tokenizer are kept as they are, and a new token gets the first.
     # Nothing is initialized at random. An encoder saved without its masked-LM head, unless this is
     # its embeddings, is refused, naming `head_for`; if that is empty, its body is returned.
     register_attention()
@@ -95,7 +94,7 @@ def load_pretrained(
     require_packing(folder, config)
     close_again(config)
     model, left_over = _load_with_head(folder, config, head_for)
-    _refuse_left_over(folder, model, left_over)
+    refuse_left_over(folder, model, left_over)
     if num_embeddings > _num_rows(model):
         _add_rows(model, num_embeddings)
     use_own_layers(model)
@@ -120,7 +119,8 @@ def load_encoder(folder: Path | str, *, batching: Batching = "packed") -> PreTra
         require_packing(folder, config, remedy=remedy)
         close_again(config)
         options |= PACKED
-    model, _ = _load_body(folder, config, **options)
+    model, left_over = _load_body(folder, config, **options)
+    refuse_left_over(folder, model, left_over)
     use_own_layers(model)
     speed_up_dropout(model)
     return model
@@ -213,10 +213,12 @@ def _whole(
     return model, report["unexpected_keys"]
 
 
-def _refuse_left_over(folder: Path | str, model: PreTrainedModel, names: Collection[str]) -> None:
+def refuse_left_over(folder: Path | str, model: PreTrainedModel, names: Collection[str]) -> None:
+    """Raise an error for weights of layers that config.json does not use."""
     # Heads and poolers may be left over; layers, or their biases, would change the outputs.
-    is_of_layer = re.compile(rf"({re.escape(model.base_model_prefix)}\.)?(\w+\.)*\d+\.")
-    in_layers = [name for name in names if is_of_layer.match(name)]
+    parts, body = model.base_model.named_modules(), f"{model.base_model_prefix}."
+    layers = tuple(f"{name}." for name, part in parts if isinstance(part, nn.ModuleList))
+    in_layers = [name for name in names if name.removeprefix(body).startswith(layers)]
     if in_layers:
         raise ModelError(
             f"{folder}: config.json does not use {len(in_layers)} weights, first "

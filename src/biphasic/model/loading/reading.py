@@ -59,6 +59,12 @@ def read_config(folder: Path | str) -> PretrainedConfig:
     for name in _FOREIGN:
         if hasattr(config, name):
             delattr(config, name)
+    # Gemma 3 has a switch of its own, whose windows exclude their border unless there is also
+    # `is_causal: false`. Gemma and Gemma 2 have it too, but their masks stay causal (transformers
+    # 5.23).
+    if config.model_type == "gemma3_text" and config.use_bidirectional_attention:
+        config.sliding_window -= int(getattr(config, "is_causal", True))
+        config.use_bidirectional_attention = config.is_causal = False
     config._attn_implementation = None
     config._experts_implementation = None
     return config

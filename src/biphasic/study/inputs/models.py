@@ -21,6 +21,7 @@ from biphasic.config import parse_config
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError
 from biphasic.files import read_json_object
+from biphasic.model.compute.device import compute_device
 from biphasic.model.compute.forward import first_position
 from biphasic.model.contract import ModelLimits, check_contract, model_limits
 from biphasic.model.loading.build import (
@@ -39,6 +40,7 @@ from biphasic.objectives.phases import uses_of_head
 from biphasic.store import STATE, Store, complete_folder, is_complete
 from biphasic.study.settings.tuned_rates import with_last_schedule
 from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.recipe import Precision, PretrainedModel, Recipe
 from biphasic.training.run import check_phases_with
@@ -150,13 +152,17 @@ def _empty(architecture: Architecture) -> PreTrainedModel:
         return new_model(config, init_seed=0, with_head=False)
 
 
-def check_model(model: LocalModel, recipe: Recipe, *, name: str) -> None:
+def check_model(model: LocalModel, recipe: Recipe, compute: ComputeConfig, *, name: str) -> None:
     """Check that a recipe can train a model, and its tokenizer, before its corpus is built."""
     check_vocabulary(model.folder, TextTokenizer.load(model.folder), name=name)
     is_lora = all(phase.lora for phase in recipe.phases)
     by_lora: dict[Precision, Use] = {"fp32": "fp32 by LoRA", "bf16": "bf16 by LoRA"}
-    precision = recipe.precision
-    check_memory(model.folder, use=by_lora[precision] if is_lora else precision)
+    use: Use = by_lora[recipe.precision] if is_lora else recipe.precision
+    # Each GPU holds a part; on a CPU, all parts are in one memory.
+    is_divided = compute.shard != "none" and compute.processes > 1
+    if is_divided and compute_device().type == "cuda":
+        use = "load"
+    check_memory(model.folder, use=use)
     check_training(model, [recipe])
 
 

@@ -23,7 +23,7 @@ from pydantic.dataclasses import dataclass
 
 from biphasic.errors import ConfigError, DataError
 from biphasic.facts import metric_facts
-from biphasic.files import read_json
+from biphasic.files import read_json, read_json_object
 from biphasic.records import LedgerEntry, StateRecord, objectives_of, parse_record
 from biphasic.seeds import permutation, stream
 from biphasic.tasks.baselines import Baseline, chance
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from biphasic.tasks.encoding import Encoder
 
 _PER_PARADIGM = "pairs_per_paradigm"  # setting of kinds whose examples are sampled in groups
+OBJECTIVE = "biphasic_objective"  # in config.json of exports and merges, which have no record
 _READINGS: tuple[Literal["mlm"], Literal["mntp"], Literal["clm"]] = ("mlm", "mntp", "clm")
 
 # Sentences whose masked copies are in memory together, and logits of one product: 64 MiB.
@@ -219,12 +220,9 @@ class MinimalPairs(TaskKind):
 
 
 def usual_reading(model: Path) -> Reading:
-    """Return the last objective of a state, or what the family of another model is made for."""
-    path = model / "state.json"
-    if path.is_file():
-        state = parse_record(StateRecord, read_json(path), where=str(path))
-        if reading := reading_of(state.ledger, state.recipe):
-            return reading
+    """Return the last objective of a model, or what its family is made for."""
+    if reading := last_reading(model):
+        return reading
     from biphasic.model.loading.configurations import is_decoder, is_open
     from biphasic.model.loading.reading import read_config
 
@@ -235,6 +233,17 @@ def usual_reading(model: Path) -> Reading:
             "set reading to mlm or mntp in the protocol"
         )
     return "clm" if is_decoder(config) else "mlm"
+
+
+def last_reading(model: Path) -> Reading | None:
+    """Return the last objective of a state, or of what an export or a merge was made from."""
+    path = model / "state.json"
+    if path.is_file():
+        state = parse_record(StateRecord, read_json(path), where=str(path))
+        if reading := reading_of(state.ledger, state.recipe):
+            return reading
+    stated = read_json_object(model / "config.json").get(OBJECTIVE)
+    return stated if stated in _READINGS else None
 
 
 def reading_of(ledger: Sequence[LedgerEntry], recipe: Mapping[str, Any]) -> Reading | None:
