@@ -61,7 +61,8 @@ class Load(Device, Revision):
     """Folder of a state or of a transformers model, or a hub id."""
     _: KW_ONLY
     precision: Precision = option(default="fp32", choices=("fp32", "bf16"))
-    """Compute precision of vectors and probabilities."""
+    """Compute precision of vectors and of probabilities of tokens; `predict` computes as the model
+    was scored."""
 
     def __call__(self) -> TextEncoder:
         from biphasic.tasks.embedding import fetch_embedding_model

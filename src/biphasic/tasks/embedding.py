@@ -25,7 +25,7 @@ from biphasic.model.compute.device import on_compute_device
 from biphasic.model.compute.forward import Pooling
 from biphasic.model.contract import ModelLimits, load_checked_encoder, model_limits, tokenizer_limit
 from biphasic.model.loading.configurations import is_decoder, is_open
-from biphasic.model.loading.hub import check_intact, locate_model, once
+from biphasic.model.loading.hub import check_intact, deciding_files, locate_model, once
 from biphasic.model.loading.reading import loading, read_config
 from biphasic.records import StateRecord
 from biphasic.rows import Row
@@ -150,6 +150,14 @@ def warnings_on(folder: Path, *, name: str) -> Iterator[str]:
     # attention that it was never trained for.
     if (folder / MODULES).is_file() or (folder / _STATE).is_file():
         return
+    from huggingface_hub import constants  # noqa: PLC0415 - slow to import
+
+    # The cache may hold some of the files only.
+    if folder.parent.name == "snapshots" and constants.HF_HUB_OFFLINE:
+        yield (
+            f"the hub is switched off, and its cache has no {MODULES} of {name}: vectors are means "
+            "of states, which is wrong if the model pools otherwise"
+        )
     config = read_config(folder)
     if is_decoder(config) and not is_open(config):
         yield (
@@ -254,10 +262,11 @@ def _sentence_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
 
 def files_digest(folder: Path) -> str:
     """Hash the files that decide a model's vectors."""
-    files = sorted(path for path in folder.rglob("*") if path.suffix in {".json", ".safetensors"})
+    more = chain.from_iterable(map(folder.glob, (*SENTENCE_FILES, _STATE)))
+    files = {path.relative_to(folder).as_posix(): path for path in (*deciding_files(folder), *more)}
     if not files:
         raise DataError(f"{folder}: no model")
-    return digest({path.relative_to(folder).as_posix(): file_sha256(path) for path in files})
+    return digest({name: file_sha256(path) for name, path in files.items()})
 
 
 def prompts_of(folder: Path) -> dict[str, str]:

@@ -188,6 +188,9 @@ def test_a_model_that_was_named_before_must_be_the_same(state, tmp_path):
         check_model(state, "0" * 64, remedy="again")
     with pytest.raises(CheckpointError, match=r"/gone: no such folder; again"):
         check_model(tmp_path / "gone", NAME, remedy="again")
+    (tmp_path / "emptied").mkdir()
+    with pytest.raises(CheckpointError, match=r"/emptied: .* another model than 0{12}; again"):
+        check_model(tmp_path / "emptied", "0" * 64, remedy="again")
 
 
 @pytest.mark.parametrize("foreign", ['{"step": 3}', '{"identity": 3}', "[]"])

@@ -18,7 +18,13 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError
 from biphasic.export.hf import write_sentence_transformers, write_tokenizer
 from biphasic.tasks import use
-from biphasic.tasks.embedding import Choices, embedding_settings, load_embedder
+from biphasic.tasks.embedding import (
+    Choices,
+    embedding_settings,
+    files_digest,
+    load_embedder,
+    warnings_on,
+)
 from biphasic.tasks.inputs import open_input
 from biphasic.tasks.use import encode_file
 from tiny_use import DECODER, tiny_tokenizer, words, write_jsonl, write_model
@@ -257,6 +263,29 @@ def test_windows_and_batches_do_not_change_what_is_written(
     np.testing.assert_allclose(parts, whole, atol=2e-6)
     assert reports[-1] == (50, 50)
     assert len({done for done, _ in reports}) > 10
+
+
+def test_a_cache_may_lack_what_says_how_a_model_pools(plain, tmp_path, monkeypatch):
+    snapshot = shutil.copytree(plain, tmp_path / "snapshots/0123")
+    assert not [*warnings_on(snapshot, name="a/b")]
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    [warning] = warnings_on(snapshot, name="a/b")
+    assert "its cache has no modules.json of a/b: vectors are means" in warning
+    assert not [*warnings_on(plain, name="bert")]  # a folder of its own
+
+
+def test_files_that_decide_no_vector_are_not_hashed(sentence_model):
+    before = files_digest(sentence_model)
+    (sentence_model / "vocab.json").write_text("{}")  # as other programs fetch into the hub's cache
+    (sentence_model / "results").mkdir()
+    (sentence_model / "results/STS15.json").write_text("{}")
+    assert files_digest(sentence_model) == before
+    for name in ("config.json", "1_Pooling/config.json", "modules.json", "tokenizer.json"):
+        path = sentence_model / name
+        text = path.read_text()
+        path.write_text(f"{text}\n")
+        assert files_digest(sentence_model) != before
+        path.write_text(text)
 
 
 def test_an_empty_text_without_special_tokens_is_zeros(one_thread, sentence_model):

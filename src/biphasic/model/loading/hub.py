@@ -167,7 +167,9 @@ def once(read: Callable[[Path], T], folder: Path) -> T:
         for file, stat in files
     )
     # A file just written may be written again with the same modification time.
-    is_at_rest = time.time() - max(stat.st_ctime for _, stat in files) > _AT_REST_SECONDS
+    is_at_rest = (
+        time.time() - max((stat.st_ctime for _, stat in files), default=0.0) > _AT_REST_SECONDS
+    )
     return _cached(read, folder, stamps) if is_at_rest else read(folder)
 
 
@@ -191,7 +193,7 @@ def _verified_state(folder: Path, *, remedy: str) -> str | None:
     manifest = STATE.open(folder, remedy=remedy).verify().manifest
     if manifest.get("identity") != claimed:
         raise CheckpointError(f"{folder}: state.json and {MANIFEST} name two states; {remedy}")
-    deciding = {path.name for path in _deciding_files(folder)} | {"state.json"}
+    deciding = {path.name for path in deciding_files(folder)} | {"state.json"}
     if added := sorted(deciding - manifest["files"].keys()):
         raise CheckpointError(f"{folder / added[0]}: not part of state {claimed[:12]}; {remedy}")
     return claimed
@@ -216,8 +218,9 @@ def _has_weights(folder: Path) -> bool:
     return any(_is_one_of(path, _WEIGHTS) for path in folder.iterdir())
 
 
-def _deciding_files(folder: Path) -> Iterable[Path]:
-    # A folder may hold more files: the owner's notes, or other files in the hub's cache.
+def deciding_files(folder: Path) -> Iterable[Path]:
+    """Return the files of a folder that determine a model's results."""
+    # It may hold more files: the owner's notes, or other files in the hub's cache.
     return (path for path in folder.iterdir() if _is_one_of(path, _FILES))
 
 
@@ -226,4 +229,4 @@ def _is_one_of(path: Path, patterns: tuple[str, ...]) -> bool:
 
 
 def _files_identity(folder: Path) -> str:
-    return digest({path.name: file_sha256(path) for path in _deciding_files(folder)})
+    return digest({path.name: file_sha256(path) for path in deciding_files(folder)})
