@@ -86,21 +86,34 @@ def chosen_ends(grid: Iterable[GridScore[Any]], tried: Iterable[float]) -> set[f
     return {end for end in ends if {end} in best_rates(grid).values()}
 
 
+def over_seeds(
+    grid: Iterable[GridScore[RunT]],
+) -> list[GridScore[tuple[GridScore[RunT], ...]]]:
+    """Return the mean of each learning rate, with its runs in order of seeds."""
+    # Only rates at which every seed has a score are considered, as means over fewer seeds are not
+    # comparable.
+    by_rate: dict[float, list[GridScore[RunT]]] = defaultdict(list)
+    for entry in sorted(grid, key=lambda entry: entry.seed):
+        by_rate[entry.rate].append(entry)
+    num = len({entry.seed for entries in by_rate.values() for entry in entries})
+    return [
+        GridScore(
+            rate,
+            0,
+            # Exact in any order, so ties do not depend on the order of results.
+            math.fsum(entry.validation for entry in entries) / num,
+            math.fsum(entry.test for entry in entries) / num,
+            tuple(entries),
+        )
+        for rate, entries in by_rate.items()
+        if len(entries) == num
+    ]
+
+
 def best_rate(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...]:
     """Return the runs of the single rate with the best mean validation score, in order of seeds."""
-    # Only rates at which every seed has a score are considered, as means over fewer seeds are not
-    # comparable. Ties go to the smaller rate. Empty if there is no such rate.
-    by_rate: dict[float, list[GridScore[RunT]]] = defaultdict(list)
-    for entry in grid:
-        by_rate[entry.rate].append(entry)
-    seeds = {entry.seed for entries in by_rate.values() for entry in entries}
-    whole = {rate: entries for rate, entries in by_rate.items() if len(entries) == len(seeds)}
-    if not whole:
-        return ()
-    # `fsum` is exact in any order, so ties do not depend on the order of results.
-    totals = {rate: math.fsum(e.validation for e in entries) for rate, entries in whole.items()}
-    best = min(whole, key=lambda rate: (-totals[rate] / len(seeds), rate))
-    return tuple(sorted(whole[best], key=lambda entry: entry.seed))
+    # Empty if no rate has a score of every seed.
+    return next((best.run for best in best_per_seed(over_seeds(grid))), ())
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def interval_note(scores: Scores) -> str:
     """Return a sentence about the intervals and the variance that they do not cover."""
     numbers = sorted(
         {
-            score.estimate.num_seeds
+            score.num_seeds
             for score in scores.cells.values()
             if score.estimate is not None and score.estimate.half_width is not None
         }
@@ -75,12 +75,15 @@ def selection_sentence(scores: Scores, dataset: str) -> str:
     gains = selection_gains(scores, dataset)
     name, most = max(gains.items(), key=lambda item: abs(item[1]), default=("", 0.0))
     mean = sum(gains.values()) / max(len(gains), 1)
-    return words().selection(gains, mean, most, scores.short_labels.get(name, ""))
+    labels = (scores.runs or scores).short_labels
+    return words().selection(gains, mean, most, labels.get(name, ""))
 
 
 def selection_gains(scores: Scores, dataset: str) -> dict[str, float]:
     """Return for each model the mean of each seed's best rate minus that of one rate for all."""
-    # Gains are in percentage points, over the seeds that both have, if several rates were tried.
+    # Gains are in percentage points, over the seeds that both have, if several rates were tried. Of
+    # recipes, they are those of their single runs.
+    scores = scores if scores.runs is None else scores.runs.finished
     gains: dict[str, float] = {}
     for model in scores.distinct:
         score = scores.get(model.name, dataset)

@@ -16,7 +16,8 @@ from biphasic.analysis.statistics.compare import (
     indistinguishable,
     ranked,
 )
-from biphasic.analysis.statistics.contrast import holm
+from biphasic.analysis.statistics.contrast import contrast, holm
+from biphasic.analysis.statistics.crossed import pair_errors
 from biphasic.analysis.tables.text import comparison_lines
 from biphasic.errors import DataError
 
@@ -149,6 +150,24 @@ def test_by_the_paper_s_convention_overlapping_intervals_are_no_difference():
     # best one reaches down to 77.74.
     by_model = {"a": [78.0, 80.0, 82.0], "b": [75.0, 77.0, 79.0], "c": [73.0, 75.0, 77.0]}
     assert indistinguishable(made_scores(by_model, convention="paper"), "d") == {"b"}
+
+
+def test_a_small_test_set_gives_an_average_few_degrees_of_freedom():
+    # Differences of examples: 1, 2, 3 (error 1/3 of 1) and 400 of 1 or 3: their squared errors are
+    # weighted by a quarter. Satterthwaite: (a + b)^2 / (a^2 / 2 + b^2 / 399).
+    datasets = DatasetInfo("d", "ZS", "ndcg_at_10"), DatasetInfo("e", "ZS", "ndcg_at_10")
+    rows = {"d": np.array([[1.0, 2, 3]]), "e": np.array([[1.0, 3] * 200])}
+    matrices = {("a", name): of / 100 for name, of in rows.items()}
+    matrices |= {("b", name): 0 * of for name, of in rows.items()}
+    cells = {key: 100 * of.mean(axis=1) for key, of in matrices.items()}
+    scores = made_scores(cells, datasets=datasets, reader=example_reader(matrices))
+    scores = with_averages(scores)
+    one, other = (of.var(ddof=1) / of.size / 4 for of in rows.values())
+    freedom = (one + other) ** 2 / (one**2 / 2 + other**2 / 399)
+    weights = {("a", "ZS Average"): 1.0, ("b", "ZS Average"): -1.0}
+    assert contrast(scores, weights, blocks=()).tests[0].freedom == pytest.approx(freedom)
+    pairs = pair_errors(scores, ["a", "b"], scores.dataset("ZS Average"))
+    assert [*pairs.freedom] == pytest.approx([freedom])
 
 
 def test_a_model_without_a_score_is_not_compared():

@@ -67,6 +67,34 @@ def test_arms_are_above_all_floors_or_below_the_highest() -> None:
     assert task["score"].mean == 70
 
 
+def test_an_arm_without_a_seed_of_the_floor_is_tested_by_means() -> None:
+    scores = _scores(_ARMS, floors=())
+    cells = {
+        key: replace(score, by_seed={1000 + seed: of for seed, of in score.by_seed.items()})
+        if key[0] in {"high", "low"}
+        else score
+        for key, score in scores.cells.items()
+    }
+    near = Score(estimate([50.1, 49.0, 51.0], convention="standard"), {7: 50.1, 8: 49.0, 9: 51.0})
+    tests = floor_tests(replace(scores, cells={**cells, ("mid", "task"): near}), "task")
+    assert tests.not_above == {"high": (), "mid": ("untrained",), "low": ()}
+
+
+def test_a_pretrained_model_as_it_is_is_an_arm() -> None:
+    scores = _scores(_ARMS, floors=())
+    models = [replace(one, objective="none", start="smollm") for one in scores.models[:2]]
+    tests = floor_tests(replace(scores, models=(*models, *scores.models[2:])), "task")
+    assert tests.above == ["high", "mid", "low"]
+    assert tests.note("high", "mid") == ""
+
+
+def test_a_model_that_was_not_tested_has_no_note() -> None:
+    scores = _scores({**_ARMS, "low": [50.0, 50.1, 49.9]}, floors=())
+    tests = floor_tests(scores, "task")
+    assert tests.note("low", "untrained") != ""
+    assert tests.note("low", "reference:other") == ""
+
+
 def test_without_floors_nothing_is_said() -> None:
     arms = {name: values for name, values in _ARMS.items() if name != "untrained"}
     tests = floor_tests(_scores(arms, floors=()), "task")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_study import ARMS, TASKS, FakeStudy, write_json
 from scipy.stats import ttest_rel
 from typer.testing import CliRunner
 
@@ -393,3 +396,21 @@ def test_wrong_clusters_are_refused(tmp_path, rows, fact):
     [problem] = analyze(tmp_path).problems
     assert "d.jsonl" in problem
     assert fact in problem
+
+
+def test_encoders_of_one_name_are_told_apart_by_their_states(tmp_path):
+    written = FakeStudy(
+        steps=40, arms=ARMS[1:3], tasks=TASKS[:2], learning_rates=(1e-4,), seeds=(0,)
+    )
+    folder, store = written.write(tmp_path)
+    record = json.loads((folder / "study.json").read_text())
+    # Of each task, the first result is that of the first encoder.
+    runs = sorted(record["runs"], key=lambda run: (run["task"], run["arm"]))
+    for number, run in enumerate(runs):
+        pin = {"made_by": "evaluate", "name": "final", "results": [run["id"]]}
+        write_json(store / "pins" / f"{number}.json", pin)
+    shutil.rmtree(folder)
+    states = {f"final {arm['state'][:6]}" for arm in record["arms"]}
+    tasks = {task["name"] for task in record["tasks"]}
+    found = {(row["model"], row["dataset"]) for row in analyze(tmp_path).table()}
+    assert found == {*product(states, tasks)}

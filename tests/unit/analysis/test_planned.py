@@ -158,6 +158,49 @@ def test_page_and_files_tell_planned_from_exploratory(study):
     ]  # fmt: skip
 
 
+def test_recipes_are_compared_over_runs_beside_an_arm_with_one(study):
+    folder, store = study
+    record = json.loads((folder / "study.json").read_text())
+    [alone] = [arm for arm in record["arms"] if arm["name"] == "clm-seed3"]
+    alone |= {"model": "nano", "label": "alone"}
+    first = ["clm-seed1", "clm-seed2"]
+    record["compare"][0]["first"] = first
+    on_floor = {"first": ["clm-seed3"], "second": ["floor:none"], "tasks": ["pydocs-tc"]}
+    record["compare"].append(on_floor)
+    (folder / "study.json").write_text(json.dumps(record))
+    page = write_report(folder, store).read_text()
+    assert "<h3>Planned comparisons</h3>" in page
+    assert "over pretraining runs, test examples" in page
+    rows = [*csv.DictReader((folder / "report/comparisons.csv").read_text().splitlines())]
+    [row] = [row for row in rows if row["kind"] == "planned"]
+    assert (row["first"], row["second"]) == ("clm (2 runs)", "mlm (3 runs)")
+    assert (row["unit"], row["num_pairs"], row["num_comparisons"]) == ("pretraining run", "2", "2")
+    assert {row["unit"] for row in rows if row["kind"] == "exploratory"} == {"seed"}
+
+
+def test_the_page_says_what_each_question_is_tested_over(study):
+    folder, store = study
+    record = json.loads((folder / "study.json").read_text())
+    rules = {
+        "supported_if": {"clear_for": 1, "clear_against": 0},
+        "against_if": {"clear_against": 1},
+    }
+    [alone] = [arm for arm in record["arms"] if arm["name"] == "clm-seed3"]
+    alone |= {"model": "nano", "attention": "causal"}
+    [other] = [arm for arm in record["arms"] if arm["name"] == "mlm-seed3"]
+    other |= {"model": "nano"}
+    two = [[f"{name}-seed{seed}" for seed in (1, 2)] for name in ("clm", "mlm")]
+    for name, (first, second) in (("Q1", two), ("Q2", (["clm-seed3"], ["mlm-seed3"]))):
+        one = {"first": first, "second": second, "tasks": ["pydocs-sc"]}
+        asked = {"name": name, "question": "?", "comparisons": [one], **rules}
+        record.setdefault("questions", []).append(asked)
+    record["learning_rates"] = record["learning_rates"][:1]  # others were added by `extend`
+    (folder / "study.json").write_text(json.dumps(record))
+    page = write_report(folder, store).read_text()
+    assert "Tests are over pretraining runs (Q1) and seeds (Q2) and, where" in page
+    assert ">3 rates tried<" in page
+
+
 def test_a_study_without_a_plan_has_exploratory_comparisons_alone(tmp_path):
     page = write_report(*replicated_study(tmp_path, seeds=(0,))).read_text()
     assert "Planned comparisons" not in page

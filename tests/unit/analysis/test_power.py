@@ -7,15 +7,17 @@ import pytest
 from fake_study import ARMS, TASKS, FakeStudy
 from made_scores import made_scores
 from paired_power import detectable_effect
+from test_replicates import replicated_study
 
 from biphasic.analysis.estimate import LEVEL
 from biphasic.analysis.records import load_records
 from biphasic.analysis.statistics.contrast import contrast_of, pooled
 from biphasic.analysis.statistics.crossed import NO_EXAMPLES
 from biphasic.analysis.statistics.paired import POWER
-from biphasic.errors import DataError
+from biphasic.errors import ConfigError, DataError
 from biphasic.records import (
     AgainstRecord,
+    ArmRecord,
     AskedRecord,
     ForecastRecord,
     QuestionRecord,
@@ -24,12 +26,14 @@ from biphasic.records import (
 from biphasic.study.run.register import (
     Design,
     detectable_differences,
+    pilot_spreads,
     powers,
     residual_spread,
     smallest_detectable,
 )
 
 PAIR = (1.0, -1.0)
+RULES = SupportRecord(clear_for=1, clear_against=0), AgainstRecord(clear_against=1)
 
 
 def detectable(*, weights=PAIR, num_arms=2, num_runs=5, num_comparisons=1, blocks=False, spread=1):
@@ -101,9 +105,8 @@ def test_a_comparison_without_a_test_needs_no_spread(tmp_path):
     folder, store = FakeStudy(steps=40, arms=ARMS[1:3], tasks=TASKS[:1], seeds=(0,)).write(tmp_path)
     study = load_records(folder, store).study
     one = AskedRecord(first=("mlm",), second=("clm",), tasks=("pydocs-sc",))
-    rules = SupportRecord(clear_for=1, clear_against=0), AgainstRecord(clear_against=1)
     asked = QuestionRecord(
-        name="Q1", question="?", comparisons=(one,), supported_if=rules[0], against_if=rules[1]
+        name="Q1", question="?", comparisons=(one,), supported_if=RULES[0], against_if=RULES[1]
     )
 
     def spread_on(task):
@@ -121,9 +124,8 @@ def test_a_baseline_adds_no_spread_to_a_difference(tmp_path):
     comparisons = tuple(
         AskedRecord(first=first, second=second, tasks=("pydocs-sc",)) for first, second in sides
     )
-    rules = SupportRecord(clear_for=1, clear_against=0), AgainstRecord(clear_against=1)
     asked = QuestionRecord(
-        name="Q1", question="?", comparisons=comparisons, supported_if=rules[0], against_if=rules[1]
+        name="Q1", question="?", comparisons=comparisons, supported_if=RULES[0], against_if=RULES[1]
     )
     asking = study.model_copy(update={"questions": (asked,)})
     one, other, pair = (found.points for found in detectable_differences(asking, lambda _: 1.0))
@@ -139,3 +141,45 @@ def test_the_spread_of_a_pilot_is_what_its_models_do_not_share():
     assert residual_spread(scores, "d") == pytest.approx(math.sqrt(2))
     with pytest.raises(DataError, match="two models with the same two runs"):
         residual_spread(made_scores({"a": [50.0, 51.0]}), "d")
+
+
+def test_a_finished_encoder_is_paired_with_every_run(tmp_path):
+    study = load_records(*replicated_study(tmp_path, seeds=(0,))).study
+    theirs = ArmRecord(name="theirs", label="theirs", family="none", state="t", steps=0,
+                       segments=(), is_finished_encoder=True)  # fmt: skip
+    clm, mlm = (tuple(f"{name}-seed{seed}" for seed in (1, 2, 3)) for name in ("clm", "mlm"))
+    pairs = (clm, mlm), (clm, ("theirs",)), (("theirs",), mlm)
+    asked = [
+        QuestionRecord(
+            name="Q1", question="?", supported_if=RULES[0], against_if=RULES[1],
+            comparisons=(AskedRecord(first=first, second=second, tasks=("pydocs-sc",)),),
+        )
+        for first, second in pairs
+    ]  # fmt: skip
+    asking = study.model_copy(update={"questions": tuple(asked), "arms": (*study.arms, theirs)})
+    found = [one.points for one in detectable_differences(asking, lambda _: 1.0)]
+    assert found == [detectable(num_arms=3, num_runs=3, blocks=True)] * 3
+
+
+def test_a_pilot_s_spreads_are_over_what_the_questions_are_over(tmp_path):
+    over_runs, _ = replicated_study(tmp_path / "runs", seeds=(0,))
+    over_seeds, _ = FakeStudy(steps=40, arms=ARMS[1:3], tasks=TASKS[:1]).write(tmp_path / "seeds")
+    questions = []
+    for first, second in ((("mlm",), ("clm",)), (("mlm-seed1", "mlm-seed2"), ("clm-seed1",))):
+        one = AskedRecord(first=first, second=second, tasks=("pydocs-sc",))
+        questions.append(QuestionRecord(
+            name="Q1", question="?", comparisons=(one,),
+            supported_if=RULES[0], against_if=RULES[1],
+        ))  # fmt: skip
+    study = load_records(over_seeds).study
+    seeds, runs = (study.model_copy(update={"questions": (one,)}) for one in questions)
+    assert pilot_spreads(over_runs, runs)("pydocs-sc") > 0
+    assert pilot_spreads(over_seeds, seeds)("pydocs-sc") > 0
+    with pytest.raises(
+        ConfigError, match="over pretraining runs, but the questions are over seeds"
+    ):
+        pilot_spreads(over_runs, seeds)
+    with pytest.raises(
+        ConfigError, match="over seeds, but the questions are over pretraining runs"
+    ):
+        pilot_spreads(over_seeds, runs)

@@ -16,12 +16,14 @@ from biphasic import analyze, figures
 from biphasic.analysis.claims import Table
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.runs import scores_by_learning_rate
+from biphasic.analysis.page.content import caveats
 from biphasic.analysis.page.render import choice_sentence, few_arms
 from biphasic.analysis.records import load_records
 from biphasic.analysis.report import write_report
 from biphasic.analysis.scores.examples import ExampleScores, mean_examples
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import ModelInfo
+from biphasic.analysis.statistics.doubts import cell_doubt
 from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
 from biphasic.analysis.statistics.variance import variance_split
 from biphasic.analysis.tables.markup import make_sheets
@@ -106,6 +108,27 @@ def test_recipes_are_paired_by_their_pretraining_seeds():
     # Seeds 0 and 1 are common: 61 - 51 and 65 - 52; the third run of b has no partner.
     found = compare_arms(over_pretraining(made_scores(RUNS, **MODELS)), "a0", "b2", "d")
     assert [*found.by_seed.values()] == pytest.approx([10.0, 13.0])
+
+
+@pytest.mark.parametrize(
+    ("seeds", "expected"),
+    # The same for all runs: standard deviation 2, t(0.975; 2) = 4.303. A zero-shot task has none.
+    [((0, 1, 2), Estimate(52.0, pytest.approx(4.302652730 * 2 / 3**0.5), 3)),
+     ((0,), Estimate(50.0, None, 1))],
+)  # fmt: skip
+def test_a_finished_encoder_does_not_vary_between_runs_that_share_their_seeds(seeds, expected):
+    models = infos(a=[("a0", 0), ("a1", 1)])
+    models["theirs"] = ModelInfo("theirs", "Theirs", identity="t", is_finished_encoder=True)
+    runs = {"a0": [60.0, 61.0, 62.0], "a1": [64.0, 65.0, 66.0], "theirs": [50.0, 52.0, 54.0]}
+    runs = {name: [values[seed] for seed in seeds] for name, values in runs.items()}
+    scores = by_recipe(made_scores(runs, **models))
+    theirs = scores.get("theirs", "d")
+    assert (theirs.estimate, len(theirs.by_seed)) == (expected, 2)
+    assert cell_doubt(scores, "theirs", scores.datasets[0]) == ""
+    pair = compare_arms(scores, "a0", "theirs", "d")
+    assert (pair.num_pairs, pair.is_of_common_seeds) == (2, False)
+    assert "with 2 pretraining runs" in caveats(scores)[0]
+    assert "grouped" not in words().pretraining(scores)
 
 
 def test_a_finished_encoder_is_paired_with_every_run():

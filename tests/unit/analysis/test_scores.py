@@ -5,12 +5,15 @@ import json
 
 import pytest
 from fake_study import ARMS, TASKS, FakeStudy
+from made_scores import made_scores
 
-from biphasic.analysis.claims.rows import rows_of
+from biphasic.analysis.claims.rows import AVERAGE, rows_of
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import paper_scores, replicate_of, study_scores
-from biphasic.analysis.scores.table import with_averages
+from biphasic.analysis.scores.table import DatasetInfo, with_averages
+from biphasic.analysis.tables.markup import make_sheets
+from biphasic.facts import FIRST_KINDS, KindFacts
 from biphasic.records import PhaseRecord
 
 
@@ -65,6 +68,29 @@ def test_a_model_that_lacks_a_dataset_has_no_average(tmp_path):
     assert scores.get("mlm", "SC Average").estimate is None
     bare = dataclasses.replace(scores, cells={("mlm", "first"): scores.get("mlm", "first")})
     assert ("mlm", "SC Average") not in with_averages(bare).cells
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (2, 3, 0, 1), (0, 2, 1)])
+def test_probes_have_an_average_of_their_own_beside_fine_tunings(order):
+    metrics = FIRST_KINDS["sc"].metrics
+    probe = KindFacts("sequence classification, linear probe", metrics, is_trained=False)
+    about = (None, None, probe, probe)
+    every = [DatasetInfo(f"d{i}", "SC", "accuracy", about=of) for i, of in enumerate(about)]
+    by_seed = [[70.0, 72.0], [80.0, 84.0], [60.0], [50.0]]  # a probe has one seed
+    cells = {("a", f"d{i}"): by_seed[i] for i in order}
+    scores = with_averages(made_scores(cells, datasets=[every[i] for i in order]))
+    assert scores == with_averages(scores)
+    tuned = scores.get("a", "SC Average")
+    assert (tuned.by_seed, tuned.is_complete) == ({0: 75.0, 1: 78.0}, True)
+    sheet = next(one for one in make_sheets(scores) if one.name == "sc")
+    assert sheet.title == "made: sequence classification, accuracy"
+    assert sheet.columns[-1] == "Average"
+    [row] = [row for row in rows_of(scores) if (row.task, row.dataset) == ("SC", AVERAGE)]
+    assert row.mean == 76.5
+    if len(order) == 3:
+        assert len(scores.averages) == 1
+    else:
+        assert scores.get("a", "SC probes Average").by_seed == {0: 55.0}
 
 
 def test_a_study_s_scores_are_percent_points_by_its_convention(tmp_path):

@@ -4,6 +4,14 @@ import numpy as np
 import pytest
 
 from biphasic.analysis.estimate import GridScore, best_per_seed, best_rate
+from biphasic.analysis.scores.table import (
+    DatasetInfo,
+    ModelInfo,
+    Scores,
+    at_one_rate,
+    score_of_grid,
+    with_averages,
+)
 
 
 def grid(cells):
@@ -45,3 +53,35 @@ def test_choosing_per_seed_never_has_a_lower_mean_on_validation(seed):
     naive = max(sum(v for (r, _), (v, _) in cells if r == rate) for rate in range(4))
     assert at_one == pytest.approx(naive)
     assert per_seed >= at_one
+
+
+@pytest.mark.parametrize(
+    ("validation", "tried", "per_seed", "one_rate"),
+    [
+        # Each seed chooses a rate in the middle, and the best mean is at the highest one.
+        ({0.5: (0.0, 0.0), 1: (0.9, 0.1), 3: (0.2, 0.9), 4: (0.8, 0.8)}, (), False, True),
+        # One seed chooses the lowest rate, and the best mean is in the middle.
+        ({1: (0.1, 0.8), 2: (0.9, 0.79), 3: (0.2, 0.3)}, (), True, False),
+        # All runs at the highest rate diverged; equal means are no choice.
+        ({1: (0.1, 0.2), 2: (0.9, 0.9)}, (3,), False, False),
+        ({1: (0.1, 0.9), 2: (0.9, 0.1)}, (), True, False),
+    ],
+)
+def test_one_rate_is_at_an_end_by_itself(validation, tried, per_seed, one_rate):
+    grid = [
+        GridScore(float(rate), seed, value, value, None)
+        for rate, values in validation.items()
+        for seed, value in enumerate(values)
+    ]
+    score = score_of_grid(
+        grid, convention="standard", is_complete=True, tried=[*validation, *tried]
+    )
+    names = ("d", "e")
+    scores = with_averages(Scores(
+        "made", "standard", (ModelInfo("m", "m"),),
+        tuple(DatasetInfo(name, "SC", "accuracy") for name in names),
+        {("m", name): score for name in names},
+    ))  # fmt: skip
+    for name in (*names, "SC Average"):
+        assert scores.get("m", name).is_at_end is per_seed
+        assert at_one_rate(scores).get("m", name).is_at_end is one_rate

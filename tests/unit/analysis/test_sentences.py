@@ -13,6 +13,7 @@ from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, at_one_rate
 from biphasic.analysis.statistics.compare import family_of
+from biphasic.analysis.statistics.replicates import over_pretraining
 from biphasic.analysis.statistics.variance import SpreadSource
 from biphasic.analysis.tables.text import comparison_sentence, notes
 from biphasic.analysis.words import coverage_sentence, selection_gains, selection_sentence, words
@@ -146,6 +147,21 @@ def test_what_selection_adds_by_hand() -> None:
     # Where one rate stands for all, there is nothing to compare it with.
     assert selection_sentence(at_one_rate(scores), "d") == ""
     assert at_one_rate(scores).get("a", "d").num_rates == 1
+
+
+def test_what_selection_adds_to_recipes_is_that_of_their_runs() -> None:
+    models = {
+        name: ModelInfo(name, name, identity=name, replicate_of="r", pretraining_seeds=(place,))
+        for place, name in enumerate("ab")
+    }
+    scores = made_scores(FIVE, **models)
+    cells = {
+        key: dataclasses.replace(score, at_one_rate=dict.fromkeys(range(5), 2.0), num_rates=3)
+        for key, score in scores.cells.items()
+    }
+    recipes = over_pretraining(dataclasses.replace(scores, cells=cells))
+    assert selection_gains(recipes, "d") == {"a": pytest.approx(1.0), "b": pytest.approx(-2.0)}
+    assert "by -2.00 at most (b)" in selection_sentence(recipes, "d")
 
 
 def test_one_seed_has_no_other_rate_than_all_seeds(tmp_path) -> None:

@@ -47,6 +47,18 @@ def test_fine_tunings_are_planned_with_the_seeds_of_their_run(locate, seeds, exp
     assert {tuple(seed for _, seed in group.grid) for group in plan.groups} == expected
 
 
+def test_finished_encoders_and_baselines_are_paired_with_every_run():
+    pairs = ["pico-clm-8", "theirs"], ["pico-clm-8", "floor:dictionary"], ["untrained", "theirs"]
+    config = tiny_study(
+        {"name": "untrained"},
+        {"phases": [clm(8)], "axes": RUNS},
+        {"name": "theirs", "encoder": {"pretrained": "bert"}},
+        tasks=[{"name": "pydocs-sc"}],
+        compare=[{"arms": pair} for pair in pairs],
+    )
+    assert [len(first) for first, _ in config.compared()] == [2, 2, 1]
+
+
 def test_a_finished_encoder_has_the_fine_tuning_seeds_of_all_runs(locate):
     theirs = {"name": "theirs", "encoder": {"pretrained": "bert"}}
     config = tiny_study(

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, cycle, product
+from itertools import cycle, product
 from operator import itemgetter
 from statistics import fmean
 from typing import Any
@@ -247,8 +247,10 @@ def _rates(
     tuned = {dataset.name: dataset for dataset in runs.datasets if not dataset.is_zero_shot}
     if not tuned:
         return Skipped(spec.name, spec.title, "no task is fine-tuned")
-    tried = (score.by_rate for (_, name), score in runs.cells.items() if name in tuned)
-    if len(set(chain.from_iterable(tried))) == 1:
+    tried = defaultdict[str, set[float]](set)
+    for (_, name), score in runs.cells.items():
+        tried[name].update(score.by_rate)
+    if max(len(tried[name]) for name in tuned) == 1:
         return Skipped(spec.name, spec.title, "needs fine-tuning at two learning rates or more")
     rows = []
     for name, dataset in tuned.items():

@@ -212,7 +212,8 @@ def rate_rows(records: StudyRecords) -> Iterator[tuple[ArmData, list[list[str]]]
     tuned = [task.name for task in records.tasks if not task.is_zero_shot]
     for arm in records.arms:
         selected = (records.selected[arm.name, task] for task in tuned)
-        counts = [Counter(result.learning_rate for result in runs) for runs in selected]
+        rates = ((one.learning_rate for one in runs if one.learning_rate) for runs in selected)
+        counts = map(Counter, rates)  # those of a probe are empty: its rate is 0
         yield arm, [[f"{rate(value)} ×{n}" for value, n in sorted(of.items())] for of in counts]
 
 
@@ -316,6 +317,20 @@ def study_families(records: StudyRecords) -> dict[str, Family]:
     return records.once("families", lambda: families_of(recipes.finished))
 
 
+def planned_families(records: StudyRecords) -> list[tuple[Scores, Family]]:
+    """Return the families whose planned comparisons are listed, with the scores of all models."""
+    scores, recipes = page_scores(records)
+    families = study_families(records)
+    found = [(recipes, family) for family in families.values()]
+    if recipes is scores and scores.replicates:  # only some of its recipes have several runs
+        over_runs = over_pretraining(scores)
+        for name, family in families_of(over_runs.finished).items():
+            known = families[name].planned
+            planned = {pair: of for pair, of in family.planned.items() if pair not in known}
+            found.append((over_runs, dataclasses.replace(family, order=(), planned=planned)))
+    return found
+
+
 def study_answers(records: StudyRecords) -> tuple[Answer, ...]:
     """Answer the questions that a study asked before its results."""
     # All test examples of their comparisons are read: the page's limit depends on the other arms.
@@ -355,7 +370,7 @@ def within_budget(records: StudyRecords, scores: Scores) -> Scores:
 def caveats(scores: Scores) -> list[str]:
     """Describe how intervals were computed, how often they cover the truth, and what they omit."""
     seeds = [
-        score.estimate.num_seeds
+        score.num_seeds
         for (_, dataset), score in scores.cells.items()
         if score.estimate and (scores.is_replicated or not scores.dataset(dataset).is_zero_shot)
     ]

@@ -83,8 +83,7 @@ def write_page(page: Path, study_folder: Path, store: Path, *, note: Path) -> No
     note.unlink(missing_ok=True)
     write_text(folder / "results.csv", results.results_csv(records))
     write_text(folder / "table.csv", results.table_csv(records))
-    compared = content.study_families(records).values()
-    write_text(folder / "comparisons.csv", comparisons_csv(compared, scores.written_names))
+    write_text(folder / "comparisons.csv", comparisons_csv(content.planned_families(records)))
     if answers := content.study_answers(records):
         write_text(folder / "questions.csv", answer.questions_csv(answers))
     else:  # of an earlier version of the study

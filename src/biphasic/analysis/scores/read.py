@@ -63,7 +63,7 @@ def read_store(store: Path, choice: DatasetChoice = EVERY) -> Layout:
     problems: list[Problem] = []
     names: dict[str, set[str]] = defaultdict(set)  # identities of encoders by name
     # Of a task, results with other examples or settings are another dataset.
-    cells: dict[tuple[str, str, str], dict[str, ResultRecord]] = defaultdict(dict)
+    cells: dict[tuple[str, str, str, str], dict[str, ResultRecord]] = defaultdict(dict)
     settings: dict[str, set[str]] = defaultdict(set)
     for path in sorted((store / "pins").glob("*.json")):
         pin = read_json_object(path)
@@ -84,11 +84,11 @@ def read_store(store: Path, choice: DatasetChoice = EVERY) -> Layout:
             how = digest(read_by)[:6]
             names[name].add(result.state)
             settings[result.task].add(how)
-            name = name if names[name] == {result.state} else f"{name} {result.state[:6]}"
-            cells[name, result.task, how][result.id] = result
+            cells[name, result.state, result.task, how][result.id] = result
     datasets: dict[str, DatasetInfo] = {}
     runs: dict[Cell, tuple[GridScore[Any], ...]] = {}
-    for (model, task, how), of_cell in cells.items():
+    for (name, state, task, how), of_cell in cells.items():
+        model = name if len(names[name]) == 1 else f"{name} {state[:6]}"
         dataset = task if len(settings[task]) == 1 else f"{task} {how}"
         one, *_ = of_cell.values()
         info = DatasetInfo(

@@ -22,6 +22,7 @@ from biphasic.analysis.estimate import (
     best_rate,
     chosen_ends,
     estimate,
+    over_seeds,
 )
 from biphasic.analysis.scores.examples import CellInfluences, ExampleReader
 from biphasic.analysis.text import short_names
@@ -122,6 +123,7 @@ class Score:
     # percentage points; None if unknown.
     at_one_rate: Mapping[int, float] | None = None
     one_rate: float | None = None  # that rate
+    is_one_rate_at_end: bool = False  # whether that is an end of the rates tried
     num_rates: int | None = None  # number of learning rates tried; None if unknown
     # Standard deviation of each seed's test scores over the learning rates, from the lowest to ten
     # times the lowest, in percentage points; None if unknown.
@@ -129,6 +131,11 @@ class Score:
     # Test scores over seeds at each learning rate, in percentage points.
     by_rate: Mapping[float, Sequence[float]] = field(default_factory=dict)
     runs: Sequence[GridScore[Any]] = ()  # those with scores, as shares
+
+    @property
+    def num_seeds(self) -> int:
+        """Number of seeds, or of pretraining runs."""
+        return len(self.by_seed or ()) or (self.estimate.num_seeds if self.estimate else 0)
 
 
 _UNKNOWN = Score(None)
@@ -322,10 +329,12 @@ def score_of_grid(
 ) -> Score:
     """Compute the score of a model on a dataset from its grid of learning rates and seeds."""
     # The runs' scores are shares; runs at rates that were `tried` too may have diverged.
+    tried = {*tried, *(run.rate for run in runs)}
     chosen, at_one = best_per_seed(runs), best_rate(runs)
     by_rate: dict[float, list[float]] = defaultdict(list)
     for run in runs:
-        by_rate[run.rate].append(PERCENT * run.test)
+        if run.rate:  # a probe has none
+            by_rate[run.rate].append(PERCENT * run.test)
     mean = estimate([run.test for run in chosen], convention=convention)
     low: dict[int, list[float]] = defaultdict(list)
     compared = low_rates(by_rate)
@@ -339,9 +348,10 @@ def score_of_grid(
         estimate=mean and mean.in_points,
         by_seed={run.seed: PERCENT * run.test for run in chosen},
         is_complete=is_complete,
-        is_at_end=bool(chosen_ends(runs, {*tried, *by_rate})),
+        is_at_end=bool(chosen_ends(runs, tried)),
         at_one_rate={run.seed: PERCENT * run.test for run in at_one} or None,
         one_rate=at_one[0].rate if at_one else None,
+        is_one_rate_at_end=bool(chosen_ends(over_seeds(runs), tried)),
         num_rates=len(by_rate) or None,
         rate_spread=spreads or None,
         by_rate=by_rate,
@@ -372,6 +382,14 @@ def with_averages(scores: Scores) -> Scores:
     # within a seed. A seed without a score on one dataset is omitted. A model that lacks a dataset
     # has no average, as averages over fewer datasets are not comparable.
     single = [dataset for dataset in scores.datasets if not dataset.is_average]
+    tuned = {dataset.task for dataset in single if not dataset.is_zero_shot}
+    # Probes have one seed, so beside fine-tunings they are a category of their own.
+    single = [
+        dataclasses.replace(one, task=f"{one.task} probes")
+        if one.is_zero_shot and one.task in tuned
+        else one
+        for one in single
+    ]
     datasets: list[DatasetInfo] = []
     cells, of_baselines = dict(scores.cells), dict(scores.baseline_cells)
     for task in dict.fromkeys(dataset.task for dataset in single):
@@ -409,6 +427,7 @@ def at_one_rate(scores: Scores) -> Scores:
             score,
             estimate=estimate([*score.at_one_rate.values()], convention=scores.convention),
             by_seed=score.at_one_rate,
+            is_at_end=score.is_one_rate_at_end,
             num_rates=score.num_rates and 1,
             runs=[run for run in score.runs if run.rate == score.one_rate],
         )
@@ -458,5 +477,6 @@ def _average(
         is_complete=all(part.is_complete for part in parts) and set(by_seed) == seeds,
         is_at_end=any(part.is_at_end for part in parts),
         at_one_rate=average_by_seed(one_rate, shares) if len(one_rate) == len(parts) else None,
+        is_one_rate_at_end=any(part.is_one_rate_at_end for part in parts),
         num_rates=max(part.num_rates or 0 for part in parts) or None,
     )

@@ -275,7 +275,7 @@ class Family:
             unit=scores.unit,
             example=self.dataset.example,
             is_at_end=any(side.is_at_end for side in sides),
-            is_of_common_seeds=0 < num < max(one.num_seeds, other.num_seeds),
+            is_of_common_seeds=0 < num < max(side.num_seeds for side in sides),
         )
 
     @cached_property

@@ -163,7 +163,7 @@ def _of_sum(parts: Sequence[CrossedErrors]) -> CrossedErrors:
         sum(getattr(part, name) for part in parts) for name in ("num_examples", "num_clusters")
     )
     freedom = np.full(len(examples), num_clusters - 1.0)
-    if num_clusters < num_examples:  # clusters may be few: Satterthwaite's freedom
+    if len(parts) > 1:  # one set may cause most of the error: Satterthwaite's freedom
         doubt = np.sum([(part.examples**2 / part.freedom).ravel() for part in parts], axis=0)
         freedom = np.divide(examples**2, doubt, out=freedom, where=doubt > 0)
     return CrossedErrors(examples, shared, num_examples, num_clusters, freedom)

@@ -15,11 +15,11 @@ from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.table import (
     AT_END,
     END_NOTE,
-    UNTRAINED,
     DatasetInfo,
     ModelInfo,
     Scores,
 )
+from biphasic.analysis.statistics.compare import welch
 from biphasic.analysis.statistics.contrast import contrast, corrected
 from biphasic.analysis.statistics.paired import NO_SPREAD
 from biphasic.analysis.text import flat, listing
@@ -98,7 +98,9 @@ class FloorTests:
 
     def note(self, *names: str) -> str:
         """Say that a difference of arms is no evidence, as none is clearly above every floor."""
-        floors = [self.not_above.get(name, self.floors) for name in names]
+        # A floor is above no floor; nothing is known of what was not tested.
+        known = {**dict.fromkeys(self.floors, self.floors), **self.not_above}
+        floors = [known.get(name, ()) for name in names]
         if not self.not_above or not all(floors):
             return ""
         floor = floors[0][0]
@@ -143,24 +145,28 @@ def floor_tests(scores: Scores, dataset: str) -> FloorTests:
 
 def _floor_tests(scores: Scores, dataset: str) -> FloorTests:
     known = {
-        model.name: found.mean
+        model.name: found
         for model in (*scores.models, *scores.baselines)
         if (found := scores.get(model.name, dataset).estimate)
     }
     untrained = [model.name for model in scores.models if model.is_untrained]
     baselines = [model.name for model in scores.baselines if model.name.startswith(FLOOR)]
-    floors = sorted((n for n in (*untrained, *baselines) if n in known), key=lambda n: -known[n])
-    arms = [m.name for m in scores.models if m.objective != UNTRAINED or m.is_finished_encoder]
+    floors = [name for name in (*untrained, *baselines) if name in known]
+    floors.sort(key=lambda name: -known[name].mean)
+    arms = [model.name for model in scores.models if not model.is_untrained]
     pairs = [(arm, floor) for arm in arms if arm in known for floor in floors]
-    # No pooled variance: what a run does to all arms does not cancel against a floor.
+    # No pooled variance: what a run does to all arms does not cancel against a floor. Without a
+    # seed in common, means are compared, as in families.
     tests = corrected([
         contrast(scores, {(arm, dataset): 1.0, (floor, dataset): -1.0}, blocks=())
+        or welch(known[arm], known[floor], scores.convention)
         for arm, floor in pairs
     ])  # fmt: skip
-    if all(test is None or test.verdict == "unknown" for test in tests):
+    verdicts = [test.verdict for test in tests if test]
+    if {*verdicts} <= {"unknown"}:
         return FloorTests(scores, dataset, tuple(floors), {})
     lacking: dict[str, list[str]] = {arm: [] for arm, _ in pairs}
-    for (arm, floor), test in zip(pairs, tests, strict=True):
-        if test is None or test.verdict != "higher":
+    for (arm, floor), verdict in zip(pairs, verdicts, strict=True):
+        if verdict != "higher":
             lacking[arm].append(floor)
     return FloorTests(scores, dataset, tuple(floors), {a: tuple(f) for a, f in lacking.items()})

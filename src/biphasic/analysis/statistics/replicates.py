@@ -49,13 +49,18 @@ def over_pretraining(scores: Scores) -> Scores:
         models.append(one)
     finished = [model for model in scores.distinct if model.is_finished_encoder]
     models += [dataclasses.replace(one, label=f"{one.label} (1 run)") for one in finished]
+    encoders = {model.name for model in finished}
     alone = [(one,) for one in (*finished, *scores.baselines)]
     members = {group[0].name: group for group in [*groups, *alone]}
     runs = _Runs(scores, members, numbers)
 
     def score(model: str, dataset: str) -> Score:
         own = {number: run.score for number, run in runs.of(model, dataset).items()}
-        return score_of_runs(own, convention=scores.convention)
+        found = score_of_runs(own, convention=scores.convention)
+        if model in encoders and len({tuple(one.by_seed or ()) for one in own.values()}) == 1:
+            # All runs have the same fine-tuning seeds, or none: nothing varies between them.
+            return dataclasses.replace(found, estimate=scores.get(model, dataset).estimate)
+        return found
 
     fixed = [fixed_streams(model.pretraining_seeds for model in group) for group in groups]
     return dataclasses.replace(

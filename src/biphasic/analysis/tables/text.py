@@ -73,14 +73,14 @@ def notes(scores: Scores) -> list[str]:
     """Explain how to read the tables."""
     cells = scores.cells.values()
     zero_shot = {d.name for d in scores.datasets if d.is_zero_shot and scores.unit == "seed"}
-    estimates = [
-        cell.estimate
+    found = [
+        (cell.num_seeds, cell.estimate.half_width)
         for (_, dataset), cell in scores.cells.items()
         if cell.estimate is not None and dataset not in zero_shot
     ]
-    seeds = [one.num_seeds for one in estimates if one.half_width is not None]
+    seeds = [number for number, half_width in found if half_width is not None]
     coverage = seeds and coverage_sentence(scores.convention, min(seeds), scores.unit)
-    known = {"coverage": coverage, "is_lacking": len(seeds) < len(estimates),
+    known = {"coverage": coverage, "is_lacking": len(seeds) < len(found),
              "has_zero_shot": bool(zero_shot)}  # fmt: skip
     by_set: dict[str, list[str]] = {}
     for dataset in scores.datasets:
@@ -129,9 +129,10 @@ def _rows(found: Iterable[ModelComparison], names: Mapping[str, str]) -> Iterato
         }  # fmt: skip
 
 
-def comparisons_csv(families: Iterable[Family], names: Mapping[str, str]) -> str:
-    """Write the comparisons of a study; numbers read back exactly."""
-    return csv_text(_COLUMNS, (row.values() for row in _rows(compared(families), names)))
+def comparisons_csv(families: Iterable[tuple[Scores, Family]]) -> str:
+    """Write the comparisons of a study, each family with the scores of all models, exactly."""
+    rows = (_rows(compared([family]), scores.written_names) for scores, family in families)
+    return csv_text(_COLUMNS, (row.values() for of_family in rows for row in of_family))
 
 
 def comparison_lines(scores: Scores, *, only_planned: bool = False) -> Iterator[str]:

@@ -103,7 +103,7 @@ def _register(
     written = study_record(resolved)
     fixed, code = fixed_part(written), _code()
     changed = _changes(known[-1], fixed, code) if known else ()
-    spread_on, source = _spreads(spread, pilot)
+    spread_on, source = _spreads(written, spread, pilot)
     if known and not changed:
         if source not in ("", known[-1].spread_from):
             raise ConfigError(
@@ -153,10 +153,12 @@ def _existing_scores(plan: Plan, known: Sequence[RegistrationRecord]) -> list[st
     ]
 
 
-def _spreads(spread: float | None, pilot: Path | None) -> tuple[Callable[[str], float] | None, str]:
+def _spreads(
+    study: StudyRecord, spread: float | None, pilot: Path | None
+) -> tuple[Callable[[str], float] | None, str]:
     """Return the assumed spread of each task, and where it is from."""
     if pilot is not None:
-        return pilot_spreads(pilot), f"the spreads over runs of the pilot '{pilot.name}'"
+        return pilot_spreads(pilot, study), f"the spreads over runs of the pilot '{pilot.name}'"
     if spread is not None:
         return lambda _: spread, f"a standard deviation over runs of {spread:g} points"
     return None, ""
@@ -226,9 +228,16 @@ def detectable_differences(
                     )
 
 
-def pilot_spreads(folder: Path) -> Callable[[str], float]:
-    """Return the spreads over runs that a finished study measured."""
+def pilot_spreads(folder: Path, study: StudyRecord) -> Callable[[str], float]:
+    """Return the spreads that a finished study measured, over what a study's questions are over."""
     scores = by_recipe(study_scores(load_records(folder)))
+    asked = [one for question in study.questions for one in question.comparisons]
+    has_runs = any(len(side) > 1 for one in asked for side in (one.first, one.second))
+    if scores.is_replicated != has_runs:
+        raise ConfigError(
+            f"--pilot {folder.name}: its spreads are over {scores.unit}s, but the questions are "
+            f"over {'pretraining runs' if has_runs else 'seeds'}; give --spread, or another pilot"
+        )
     return lambda task: residual_spread(scores, task)
 
 
@@ -241,15 +250,19 @@ def _design(study: StudyRecord, asked: AskedRecord, task: str, number: int) -> D
             weights[side[0]] += weight  # an arm may occur twice
     # Finished or asked recipes with several runs, whose variance is pooled.
     asked_arms = {name for side in sides for name in side}
+    encoders = {arm.name for arm in study.arms if arm.is_finished_encoder}
     runs: defaultdict[str, set[str]] = defaultdict(set)
     for arm in study.arms:
-        if arm.is_final or arm.name in asked_arms:
+        if arm.name not in encoders and (arm.is_final or arm.name in asked_arms):
             runs[replicate_of(arm)].add(arm.state)
-    num_runs = min(map(len, sides))
-    seeds = {run.seed for run in study.runs if (run.arm, run.task) == (sides[0][0], task)}
+    # A finished encoder is paired with every run.
+    trained = [side for side in sides if side[0] not in encoders]
+    num_runs = min(map(len, trained or runs.values()), default=1)
+    first = (trained or sides)[0][0]
+    seeds = {run.seed for run in study.runs if (run.arm, run.task) == (first, task)}
     return Design(
         weights=tuple(float(weight) for weight in weights.values() if weight),
-        num_arms=sum(len(states) > 1 for recipe, states in runs.items() if recipe),
+        num_arms=len(encoders) + sum(len(states) > 1 for recipe, states in runs.items() if recipe),
         num_runs=num_runs if num_runs > 1 else len(seeds),
         num_comparisons=number,
         are_blocks=num_runs > 1 and not sum(weights.values()),  # as `blocks_for`

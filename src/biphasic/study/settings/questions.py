@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import Annotated, NamedTuple, Self
@@ -183,6 +183,23 @@ def resolve_question(
         found.append(AskedArms(arms, minus))
     _refuse_repeats(asked.comparisons, found, tasks, f"{where}.comparisons")
     return found
+
+
+def refuse_uneven(asked: Sequence[AskedArms], encoders: Collection[str], where: str) -> None:
+    """Refuse arms with one pretraining run beside others with several: no test has both."""
+    # Baselines and finished encoders are paired with every run.
+    by_number = {
+        len(side): side[0]
+        for one in asked
+        for side in (*one.arms, *(one.minus or ()))
+        if not (is_baseline(side[0]) or side[0] in encoders)
+    }
+    most = max(by_number, default=1)
+    if most > 1 and (alone := by_number.get(1)):
+        raise ConfigError(
+            f"{where}: '{by_number[most]}' has {most} pretraining runs and '{alone}' has one, so "
+            f"they cannot be compared; give '{alone}' runs with the same seeds (recipe.seed)"
+        )
 
 
 def _refuse_repeats(

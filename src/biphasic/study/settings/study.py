@@ -40,6 +40,7 @@ from biphasic.study.settings.questions import (
     PlannedComparison,
     Question,
     Sides,
+    refuse_uneven,
     resolve_planned,
     resolve_question,
 )
@@ -275,8 +276,7 @@ class StudyConfig(Config):
                 except ConfigError as error:
                     raise ConfigError(f"arm '{arm.name}': {error}") from None
             self._check_points()
-            self.compared()
-            self.asked()
+            self._check_sides()
             for task in self.tasks:
                 self.protocol_of(task)
         except ConfigError as error:
@@ -302,6 +302,13 @@ class StudyConfig(Config):
                         f"evaluation_points: step {step:,} of arm '{name}' is called '{point}', "
                         "but another arm has this name; rename that arm"
                     )
+
+    def _check_sides(self) -> None:
+        encoders = {arm.name for arm in self.arms if arm.encoder}
+        for index, arms in enumerate(self.compared()):
+            refuse_uneven([AskedArms(arms, None)], encoders, f"compare.{index}")
+        for index, asked in enumerate(self.asked()):
+            refuse_uneven(asked, encoders, f"questions.{index}")
 
     def of_tuning(self) -> dict[str, Any]:
         """Return the settings, without paths, on which the best rates depend."""

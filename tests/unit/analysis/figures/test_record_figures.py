@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fake_study import ARMS, FakeStudy
+from fake_study import ARMS, TASKS, FakeStudy
 
 from biphasic.analysis.curves import Curve
 from biphasic.analysis.figures.catalog import score_figures
 from biphasic.analysis.figures.chart import Chart, Skipped
+from biphasic.analysis.figures.draw import draw
 from biphasic.analysis.figures.runs import (
     continued_losses,
     rates_of_arms,
@@ -18,6 +19,7 @@ from biphasic.analysis.figures.runs import (
     scores_by_learning_rate,
     study_losses,
 )
+from biphasic.analysis.page.content import rate_rows
 from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import DatasetInfo, Score
@@ -130,6 +132,31 @@ def test_one_rate_or_no_run_is_a_reason(tmp_path, records):
     found = scores_by_learning_rate(replace(scores, datasets=(zero,), cells=at_zero))
     assert isinstance(found, Skipped)
     assert "no task is fine-tuned" in found.reason
+
+
+@pytest.mark.parametrize("rates", [(1e-4,), (1e-4, 2e-4)])
+def test_a_probe_on_few_labels_has_seeds_and_no_rate(tmp_path, rates):
+    study = FakeStudy(steps=40, tasks=TASKS[:2], learning_rates=rates, seeds=(0, 1))
+    records = load_records(*study.write(tmp_path))
+    tuned, probed = (task.name for task in records.tasks)
+
+    def at_no_rate(one):
+        of_probe = one.task == probed and one.learning_rate == 1e-4
+        return one.model_copy(update={"learning_rate": 0.0}) if of_probe else one
+
+    runs = [run for run in records.runs if (run.task, run.learning_rate) != (probed, 2e-4)]
+    results = {at_no_rate(run): at_no_rate(records.results[run]) for run in runs}
+    records = replace(records, runs=tuple(map(at_no_rate, runs)), results=results)
+    chart = rates_of_arms(records)
+    if len(rates) == 1:
+        assert isinstance(chart, Skipped)
+    else:
+        assert {*chart.points["panel"]} == {tuned}
+        assert {*chart.points["x"]} == {*rates}
+        assert draw(chart)
+    for _, (of_tuned, of_probe) in rate_rows(records):
+        assert of_tuned
+        assert of_probe == []
 
 
 def test_losses_begin_where_the_finished_model_ended(records):
