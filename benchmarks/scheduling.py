@@ -220,7 +220,8 @@ def report(num_jobs: int, executed: int, seconds: float, *, slots: int) -> dict[
 
 def trivial(store: Path) -> Any:
     """Return what makes a job of an identity that has no runs."""
-    task = {"name": "t", "folder": store / "t", "protocol": FinetuneProtocol()}
+    task: dict[str, Any] = {"name": "t", "folder": store / "t", "metric": "accuracy"}
+    task["protocol"] = FinetuneProtocol()
 
     def make(job_id: str) -> FinetuneJob:
         return FinetuneJob(

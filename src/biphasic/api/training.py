@@ -125,7 +125,7 @@ class Pretrain(Training):
             prepare_corpus,
         )
         from biphasic.study.one_arm import pairs_task, parse_compute, train_recipe
-        from biphasic.study.settings.arms import read_recipe
+        from biphasic.study.settings.load import read_recipe
         from biphasic.training.memory import tune_allocator
         from biphasic.training.metrics_log import viewed_in_wandb
 
@@ -166,8 +166,7 @@ class Pretrain(Training):
         """Return the recipe with its corpus and compute settings, as YAML."""
         from biphasic.study.inputs.corpus import corpus_of, corpus_settings
         from biphasic.study.one_arm import parse_compute
-        from biphasic.study.settings.arms import read_recipe
-        from biphasic.study.settings.load import recipe_text
+        from biphasic.study.settings.load import read_recipe, recipe_text
 
         compute = parse_compute(self.compute)
         recipe = read_recipe(self.recipe, self.overrides).skipping(self.skip_steps)
@@ -265,7 +264,7 @@ class Estimate(Verb):
 
     def __call__(self) -> ResourceEstimate:
         from biphasic.data.building import DEFAULT_VOCAB_SIZE
-        from biphasic.study.settings.arms import read_recipe
+        from biphasic.study.settings.load import read_recipe
         from biphasic.study.sizing.estimate import choose_device, estimate_recipe
 
         vocab_size = DEFAULT_VOCAB_SIZE if self.vocab_size is None else self.vocab_size

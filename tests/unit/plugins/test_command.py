@@ -1,7 +1,7 @@
 """`biphasic plugins` and `biphasic plugin check`."""
 
 from biphasic.plugins import keep_files
-from biphasic.study.settings.arms import read_recipe
+from biphasic.study.settings.load import read_recipe
 from plugin_files import write_stride
 
 

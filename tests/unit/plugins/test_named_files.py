@@ -12,8 +12,8 @@ from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.plugin_code import look_in
 from biphasic.plugins import find_plugin, keep_files
 from biphasic.study.plan.summary import difference_lines
-from biphasic.study.settings.arms import arm_name, read_recipe, recipe_name
-from biphasic.study.settings.load import load_study
+from biphasic.study.settings.arms import arm_name, recipe_name
+from biphasic.study.settings.load import load_study, read_recipe
 from biphasic.study.settings.tuned_rates import ObjectiveRate
 from biphasic.study.study import Study
 from biphasic.study.tune.trials import plan_tuning, trial_study

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from biphasic.errors import ConfigError
-from biphasic.study.settings.arms import anchor_source, family_of
-from biphasic.study.settings.study import TaskConfig, deciding_metric
+from biphasic.study.settings.arms import family_of
+from biphasic.study.settings.study import TaskConfig, anchor_source, deciding_metric
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import TaskInfo
 from tiny_study import clm, mlm, tiny_study

@@ -21,9 +21,8 @@ from biphasic.files import file_sha256
 from biphasic.study.plan.finished import outdated_arms
 from biphasic.study.resolve import resolve
 from biphasic.study.run.jobs import load_job
-from biphasic.study.settings.arms import anchor_corpus, read_recipe
-from biphasic.study.settings.load import load_study, study_text
-from biphasic.study.settings.study import StudyConfig
+from biphasic.study.settings.load import load_study, read_recipe, study_text
+from biphasic.study.settings.study import StudyConfig, anchor_corpus
 from biphasic.study.study import Study
 from refusals import refusals, refused
 from small_root import prepare, study_of, write_texts

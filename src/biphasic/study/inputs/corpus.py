@@ -43,7 +43,7 @@ from biphasic.plugins import load_with_plugins
 from biphasic.pydocs.documents import load_documents, pydocs_origin
 from biphasic.pydocs.tasks import BUILTIN_TASKS, TASKS_VERSION, build_tasks
 from biphasic.store import BUILTIN, FOUND, MANIFEST, is_complete
-from biphasic.study.settings.arms import anchor_corpus
+from biphasic.study.settings.study import anchor_corpus
 from biphasic.tasks.pairs import task_texts
 from biphasic.tasks.source import is_mteb, published_source
 from biphasic.training.lineage import TrainingData, vocabulary_of

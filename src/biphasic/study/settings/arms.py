@@ -15,7 +15,7 @@ import copy
 import itertools
 import math
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import groupby
@@ -26,15 +26,12 @@ from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from biphasic.amounts import thousands
 from biphasic.config import NAME_PATTERN, Config, nearest, parse_config, put, repeated
-from biphasic.data.building.config import CorpusConfig, short_corpus_name
+from biphasic.data.building.config import short_corpus_name
 from biphasic.data.packing import Attention
 from biphasic.errors import ConfigError
-from biphasic.files import expanded
 from biphasic.model.shape import Architecture, PresetName
 from biphasic.objectives.phases import Phase
-from biphasic.plugins import anchored, anchored_fields, load_with_plugins
-from biphasic.pydocs.tasks import BUILTIN_TASKS
-from biphasic.tasks.source import is_mteb, published_source, split_source
+from biphasic.plugins import anchored_fields
 from biphasic.training.recipe import PretrainedModel, Recipe, RecipeSettings, Seeds
 from biphasic.training.timeline import PlacedPhase
 
@@ -74,53 +71,6 @@ def spelled_out(recipe: Any) -> Any:
         raise ValueError(f"seed: expected a whole number, 0 or more (got {seed})")
     others = {name: value for name, value in recipe.items() if name != SEED}
     return {**others, "seeds": dict.fromkeys(Seeds.model_fields, seed)}
-
-
-def read_recipe(
-    recipe: Recipe | Mapping[str, Any] | Path | str, overrides: Iterable[str]
-) -> Recipe:
-    """Return a recipe from its settings, or from a file with overrides, after all checks."""
-    where = "recipe"
-    if isinstance(recipe, (str, Path)):
-        path = expanded(recipe)
-        where = str(path)
-        read, folder = load_with_plugins(Recipe, path, overrides), path.resolve().parent
-        recipe = anchored_fields(read, folder, phases=tuple(anchor_phases(read.phases, folder)))
-    elif any(True for _ in overrides):
-        raise ConfigError("overrides: only for files; change the settings of the recipe instead")
-    elif not isinstance(recipe, Recipe):
-        recipe = parse_config(Recipe, recipe, where=where)
-    try:
-        recipe.check()
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
-    return recipe
-
-
-def anchor_source(source: str, folder: Path) -> str:
-    """Return a task's source with a relative path resolved against a folder."""
-    kind, path = split_source(source)
-    is_builtin = kind is None and path in BUILTIN_TASKS
-    if not path or is_builtin or is_mteb(source) or published_source(source):
-        return source
-    anchored = str(folder / expanded(path))
-    return anchored if kind is None else f"{kind}:{anchored}"
-
-
-def anchor_corpus(corpus: CorpusConfig, folder: Path) -> CorpusConfig:
-    """Return a corpus's settings with relative paths resolved against a folder."""
-    against = tuple(anchor_source(source, folder) for source in corpus.against)
-    moved = corpus.anchored(folder)
-    return moved.model_copy(update={"against": against} if against else {})
-
-
-def anchor_phases(phases: Iterable[Phase], folder: Path) -> Iterator[Phase]:
-    """Yield phases with relative paths resolved against a folder, those of tasks included."""
-    for phase in phases:
-        moved = anchored(phase, folder)
-        if isinstance(moved.corpus, CorpusConfig):
-            moved = moved.model_copy(update={"corpus": anchor_corpus(moved.corpus, folder)})
-        yield moved
 
 
 class ArmConfig(Config):
@@ -173,8 +123,7 @@ class ArmConfig(Config):
             pretrained = parse_config(PretrainedModel, model, where=f"arm '{self.name}': model")
             settings = pretrained.anchored(folder).model_dump(exclude_unset=True)
             recipe = {**recipe, "model": settings}
-        phases = tuple(anchor_phases(self.phases, folder))
-        return anchored_fields(self, folder, recipe=recipe, phases=phases)
+        return anchored_fields(self, folder, recipe=recipe)
 
 
 class EvaluationPoints(Config):

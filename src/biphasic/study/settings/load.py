@@ -1,4 +1,4 @@
-"""Loading and printing of study files, with includes, overrides and all defaults.
+"""Recipe files, and study files with includes, overrides and all defaults.
 
 A file with `include: base.yaml` (or a list) is merged into the files that it names: mappings are
 merged, lists and values replaced. Paths in all of them are relative to the first file.
@@ -20,7 +20,8 @@ from biphasic.config import (
 )
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError, reading
-from biphasic.plugins import hashed_names
+from biphasic.files import expanded
+from biphasic.plugins import anchored_fields, hashed_names, load_with_plugins
 from biphasic.records import Convention
 from biphasic.study.settings.arms import SEED, merge_settings
 from biphasic.study.settings.study import (
@@ -28,6 +29,7 @@ from biphasic.study.settings.study import (
     FinetuningConfig,
     StudyConfig,
     TaskConfig,
+    anchor_phases,
     finetuning_of,
 )
 from biphasic.training.compute import ComputeConfig
@@ -90,6 +92,27 @@ def _partial(definitions: dict[str, Any], name: str, field: dict[str, Any]) -> d
 
 
 INCLUDE = "include"
+
+
+def read_recipe(
+    recipe: Recipe | Mapping[str, Any] | Path | str, overrides: Iterable[str]
+) -> Recipe:
+    """Return a recipe from its settings, or from a file with overrides, after all checks."""
+    where = "recipe"
+    if isinstance(recipe, (str, Path)):
+        path = expanded(recipe)
+        where = str(path)
+        read, folder = load_with_plugins(Recipe, path, overrides), path.resolve().parent
+        recipe = anchored_fields(read, folder, phases=tuple(anchor_phases(read.phases, folder)))
+    elif any(True for _ in overrides):
+        raise ConfigError("overrides: only for files; change the settings of the recipe instead")
+    elif not isinstance(recipe, Recipe):
+        recipe = parse_config(Recipe, recipe, where=where)
+    try:
+        recipe.check()
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    return recipe
 
 
 def load_study(path: Path | str, overrides: Iterable[str] = ()) -> StudyConfig:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,8 +19,9 @@ from biphasic.amounts import rate as rate_text
 from biphasic.config import Config, nearest, parse_config, refuse_repeats
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError
-from biphasic.files import digest
-from biphasic.plugins import anchored_fields
+from biphasic.files import digest, expanded
+from biphasic.objectives.phases import Phase
+from biphasic.plugins import anchored, anchored_fields
 from biphasic.pydocs.tasks import BUILTIN_TASKS
 from biphasic.records import PRETRAINING, Convention
 from biphasic.store import STORE
@@ -29,8 +30,6 @@ from biphasic.study.settings.arms import (
     EvaluationPoints,
     Name,
     RecipeConfig,
-    anchor_corpus,
-    anchor_source,
     expand_arms,
     merge_settings,
     point_name,
@@ -57,6 +56,7 @@ from biphasic.tasks.hub_tasks import PUBLISHED
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import TaskInfo
+from biphasic.tasks.source import is_mteb, published_source, split_source
 from biphasic.training import CHECKPOINT_EVERY, HELDOUT_EVERY
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe, Seeds
@@ -447,7 +447,12 @@ class StudyConfig(Config):
 
     def anchored(self, folder: Path) -> StudyConfig:
         """Return the study with relative paths resolved against the study file's folder."""
-        return anchored_fields(self, folder, corpus=anchor_corpus(self.corpus, folder))
+        return anchored_fields(
+            self,
+            folder,
+            corpus=anchor_corpus(self.corpus, folder),
+            arms=tuple(_anchor_arm(arm, folder) for arm in self.arms),
+        )
 
 
 def merge_protocol(
@@ -465,6 +470,37 @@ def merge_protocol(
         base = {"max_seqlen": longest, **shared.model_dump(exclude_unset=True)}
     settings = merge_settings(merge_settings(base, needed or {}), own)
     return parse_config(FinetuneProtocol, settings, where="protocol")
+
+
+def anchor_source(source: str, folder: Path) -> str:
+    """Return a task's source with a relative path resolved against a folder."""
+    kind, path = split_source(source)
+    is_builtin = kind is None and path in BUILTIN_TASKS
+    if not path or is_builtin or is_mteb(source) or published_source(source):
+        return source
+    anchored = str(folder / expanded(path))
+    return anchored if kind is None else f"{kind}:{anchored}"
+
+
+def anchor_corpus(corpus: CorpusConfig, folder: Path) -> CorpusConfig:
+    """Return a corpus's settings with relative paths resolved against a folder."""
+    against = tuple(anchor_source(source, folder) for source in corpus.against)
+    moved = corpus.anchored(folder)
+    return moved.model_copy(update={"against": against} if against else {})
+
+
+def anchor_phases(phases: Iterable[Phase], folder: Path) -> Iterator[Phase]:
+    """Yield phases with relative paths resolved against a folder, those of tasks included."""
+    for phase in phases:
+        moved = anchored(phase, folder)
+        if isinstance(moved.corpus, CorpusConfig):
+            moved = moved.model_copy(update={"corpus": anchor_corpus(moved.corpus, folder)})
+        yield moved
+
+
+def _anchor_arm(arm: ArmConfig, folder: Path) -> ArmConfig:
+    phases = tuple(anchor_phases(arm.phases, folder))
+    return arm.anchored(folder).model_copy(update={"phases": phases} if phases else {})
 
 
 def deciding_metric(task: TaskConfig, info: TaskInfo, *, is_paper: bool) -> str:
