@@ -25,7 +25,7 @@ from biphasic.data.building.config import CorpusConfig
 from biphasic.data.corpus import Corpus
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.files import read_json
-from biphasic.study.settings.arms import read_recipe
+from biphasic.study.settings.load import read_recipe
 from biphasic.training.lineage import Lineage, TrainingData
 from biphasic.training.loop import RunOptions, StepReport, train_segment
 from biphasic.training.memory import tune_allocator
