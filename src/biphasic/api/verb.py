@@ -230,7 +230,8 @@ def _as_read(value: Any, field: Field) -> Any:
         return expanded(one) if is_of_home else one
 
     if field.is_list and isinstance(value, list | tuple):
-        return type(value)(map(read, value))
+        several = [*map(read, value)]
+        return tuple(several) if isinstance(value, tuple) else several
     return read(value)
 
 

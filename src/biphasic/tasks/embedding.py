@@ -262,7 +262,9 @@ def _sentence_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
 
 def files_digest(folder: Path) -> str:
     """Hash the files that decide a model's vectors."""
-    more = chain.from_iterable(map(folder.glob, (*SENTENCE_FILES, _STATE)))
+    # A model may be in a subfolder, the first module's.
+    patterns = (*SENTENCE_FILES, "*/*.safetensors", "*/tokenizer.json", _STATE)
+    more = chain.from_iterable(map(folder.glob, patterns))
     files = {path.relative_to(folder).as_posix(): path for path in (*deciding_files(folder), *more)}
     if not files:
         raise DataError(f"{folder}: no model")

@@ -138,6 +138,19 @@ class TestRefusals:
         assert load_pretrained(path.parent)
         assert load_encoder(path.parent)
 
+    def test_masks_of_older_versions_may_be_left_over(self, tmp_path):
+        config = transformers.GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=99)
+        transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
+        path = tmp_path / "model.safetensors"
+        weights = load_file(path)
+        weights["transformer.h.0.attn.masked_bias"] = torch.tensor(-1e4)
+        save_file(weights, path, {"format": "pt"})
+        assert load_pretrained(tmp_path)
+        assert load_encoder(tmp_path)
+        weights["transformer.h.0.attn.c_attn.other"] = torch.ones(2)
+        save_file(weights, path, {"format": "pt"})
+        self.check(tmp_path, r"does not use 1 weights", load_encoder)
+
     def test_a_missing_file_of_several(self, save):
         folder = save("llama")
         names = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]

@@ -69,6 +69,7 @@ def test_words_between_spaces_are_what_they_always_were(text):
         ("كِتَابٌ جَدِيدٌ!", ["كِتَابٌ", "جَدِيدٌ"]),
         (unicodedata.normalize("NFD", "naïve café"), ["nai\u0308ve", "cafe\u0301"]),
         ("snake_case, 4th x", ["snake_case", "4th", "x"]),
+        ("I \u2764\ufe0fNY \u2714\ufe0f", ["I", "NY"]),
     ],
 )
 def test_marks_do_not_end_a_word(text, words):

@@ -157,8 +157,10 @@ def _only_own(corpus: Path | CorpusConfig, write: SerializerFunctionWrapHandler)
     if isinstance(corpus, Path) or _is_whole(corpus):
         return written
     # Also what is null, which takes a setting of the run away.
-    own = (name for name in CorpusConfig.model_fields if name in corpus.model_fields_set)
-    return {name: written.get(name) for name in own}
+    own = [name for name in CorpusConfig.model_fields if name in corpus.model_fields_set]
+    return {
+        name: written.get(name) for name in own if name in written or getattr(corpus, name) is None
+    }
 
 
 def _is_whole(corpus: CorpusConfig) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -213,12 +214,20 @@ def _whole(
     return model, report["unexpected_keys"]
 
 
+# Masks of attention, which older versions of transformers saved in the layers of GPT-2's relatives.
+_CAUSAL_MASK = re.compile(r"\.attn\.(attention\.)?(bias|masked_bias|causal_mask)$")
+
+
 def refuse_left_over(folder: Path | str, model: PreTrainedModel, names: Collection[str]) -> None:
     """Raise an error for weights of layers that config.json does not use."""
     # Heads and poolers may be left over; layers, or their biases, would change the outputs.
     parts, body = model.base_model.named_modules(), f"{model.base_model_prefix}."
     layers = tuple(f"{name}." for name, part in parts if isinstance(part, nn.ModuleList))
-    in_layers = [name for name in names if name.removeprefix(body).startswith(layers)]
+    in_layers = [
+        name
+        for name in names
+        if name.removeprefix(body).startswith(layers) and not _CAUSAL_MASK.search(name)
+    ]
     if in_layers:
         raise ModelError(
             f"{folder}: config.json does not use {len(in_layers)} weights, first "
