@@ -23,7 +23,7 @@ from biphasic.errors import DoneElsewhereError, LockHeldError, StoppedError, Stu
 from biphasic.execution.display import job_bar
 from biphasic.execution.job import Job, LoadJob, Progress, ShouldStop
 from biphasic.execution.slots import Slot, check_cores, devices_environment, local_slots
-from biphasic.execution.worker import STOP_SECONDS, WorkerProcess
+from biphasic.execution.worker import STOP_SECONDS, TERMINATING, WorkerProcess
 from biphasic.locks import Say
 from biphasic.plugins import Plugin
 from biphasic.progress import say_on
@@ -131,7 +131,7 @@ class ExecutorConfig(Config):
 
 
 # Ctrl-C, and signals that schedulers and init systems send before they kill.
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+STOPPING = (signal.SIGINT, *TERMINATING)
 _TAKEN_SECONDS = 2.0
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from biphasic.child import GROUP_STORE
 from biphasic.errors import StoppedError
 from biphasic.execution.job import Report, ShouldStop, described, throttled
-from biphasic.execution.worker import exit_later, prepare_torch, send
+from biphasic.execution.worker import TERMINATING, exit_later, prepare_torch, send
 
 if TYPE_CHECKING:
     from biphasic.distributed import ProcessGroup
@@ -42,8 +42,7 @@ def serve(train: Train) -> None:
     events = os.dup(1)
     os.dup2(2, 1)
     file, is_over = Path(sys.argv[1]), threading.Event()
-    # Schedulers and service managers send them to every process that they started.
-    for number in (signal.SIGTERM, signal.SIGUSR1):
+    for number in TERMINATING:  # sent to every process of a job
         signal.signal(number, lambda *_: _stop_in_time(is_over))
     threading.Thread(target=_watch_input, args=(file, is_over), daemon=True).start()
     code = 0
@@ -110,7 +109,7 @@ def run() -> None:
     """Run the ranks of this machine; exit with code 1 if one of them failed."""
     store, nodes, processes, *rank = sys.argv[1:]
     is_over = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGUSR1):
+    for number in TERMINATING:
         signal.signal(number, lambda *_: is_over.set())
     node = 0
     if int(nodes) > 1:

@@ -40,6 +40,7 @@ from biphasic.execution.job import (
 from biphasic.plugin_code import error_of_plugin
 
 _EXIT_SECONDS = 15.0
+TERMINATING = (signal.SIGTERM, signal.SIGUSR1)  # which schedulers and service managers send
 STOP_SECONDS = 20.0  # after which its parent kills a worker that was asked to stop
 
 
@@ -55,7 +56,7 @@ def serve(load_job: LoadJob) -> None:
     is_over = threading.Event()
     # In a thread, so that the end of the input, as when the parent dies, is seen during a job.
     threading.Thread(target=_read_jobs, args=(jobs, is_over), daemon=True).start()
-    for number in (signal.SIGTERM, signal.SIGUSR1):  # which schedulers send
+    for number in TERMINATING:
         signal.signal(number, lambda *_: _stop(jobs, is_over))
     prepare_torch(num_threads)
     while (given := jobs.get()) is not None:

@@ -501,23 +501,28 @@ def write_merge(
             write_json(partial / "config.json", config)
             write_json(partial / MERGE_RECORD, record)
             tokenizer.save_with_model(partial)
-            if vectors.is_on_pairs:
-                write_sentence_transformers(
-                    partial,
-                    hidden_size=read_config(folder).hidden_size,
-                    max_seqlen=model_limits(folder).longest_input,
-                    prompts=vectors.prompts,
-                    pooling=vectors.pooling,
-                    similarity=vectors.similarity,
-                )
-            elif (folder / MODULES).is_file():
-                # Also the tokenizer's: which special tokens frame a text decides vectors.
-                files = (*SENTENCE_FILES, "*token*.json")
-                for path in chain.from_iterable(map(folder.glob, files)):
-                    copied = partial / path.relative_to(folder)
-                    copied.parent.mkdir(exist_ok=True)
-                    shutil.copyfile(path, copied)
+            _write_vectors_of(folder, vectors, partial)
     return out
+
+
+def _write_vectors_of(model: Path, vectors: TrainedVectors, partial: Path) -> None:
+    """Write how a model makes vectors: of pairs that a state was trained on, or its own files."""
+    if vectors.is_on_pairs:
+        write_sentence_transformers(
+            partial,
+            hidden_size=read_config(model).hidden_size,
+            max_seqlen=model_limits(model).longest_input,
+            prompts=vectors.prompts,
+            pooling=vectors.pooling,
+            similarity=vectors.similarity,
+        )
+    elif (model / MODULES).is_file():
+        # Also the tokenizer's: which special tokens frame a text decides vectors.
+        files = (*SENTENCE_FILES, "*token*.json")
+        for path in chain.from_iterable(map(model.glob, files)):
+            copied = partial / path.relative_to(model)
+            copied.parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, copied)
 
 
 def shares_of(names: Iterable[str], weight: float, groups: Mapping[str, float]) -> dict[str, float]:

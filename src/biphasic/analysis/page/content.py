@@ -320,15 +320,19 @@ def study_families(records: StudyRecords) -> dict[str, Family]:
 def planned_families(records: StudyRecords) -> list[tuple[Scores, Family]]:
     """Return the families whose planned comparisons are listed, with the scores of all models."""
     scores, recipes = page_scores(records)
-    families = study_families(records)
-    found = [(recipes, family) for family in families.values()]
-    if recipes is scores and scores.replicates:  # only some of its recipes have several runs
-        over_runs = over_pretraining(scores)
-        for name, family in families_of(over_runs.finished).items():
-            known = families[name].planned
-            planned = {pair: of for pair, of in family.planned.items() if pair not in known}
-            found.append((over_runs, dataclasses.replace(family, order=(), planned=planned)))
-    return found
+
+    def listed() -> list[tuple[Scores, Family]]:
+        families = study_families(records)
+        found = [(recipes, family) for family in families.values()]
+        if recipes is scores and scores.replicates:  # only some of its recipes have several runs
+            over_runs = over_pretraining(scores)
+            for name, family in families_of(over_runs.finished).items():
+                known = families[name].planned
+                planned = {pair: of for pair, of in family.planned.items() if pair not in known}
+                found.append((over_runs, dataclasses.replace(family, order=(), planned=planned)))
+        return found
+
+    return records.once("planned families", listed)
 
 
 def study_answers(records: StudyRecords) -> tuple[Answer, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.data.text.words import WordSigns
+from biphasic.data.text.words import SELECTOR, WordSigns
 
 SHINGLE_WORDS = 8
 NEAR_DUPLICATE_SHARE = 0.5
@@ -37,8 +37,8 @@ class _Invisible(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         sign = chr(code)
-        is_selector = unicodedata.name(sign, "").startswith("VARIATION SELECTOR")
-        self[code] = "" if unicodedata.category(sign) == "Cf" or is_selector else sign
+        is_invisible = unicodedata.category(sign) == "Cf" or SELECTOR.match(sign)
+        self[code] = "" if is_invisible else sign
         return self[code]
 
 

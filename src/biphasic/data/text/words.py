@@ -19,7 +19,8 @@ UNSPACED = (
     "\U0001b000-\U0001b001\U0001b11f-\U0001b16f\U00020000-\U000323af"
 )
 _UNSPACED = re.compile(f"[{UNSPACED}]")
-_SELECTOR = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+# Characters that choose a form of the one before, such as that of an emoji.
+SELECTOR = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 _PART = re.compile(rf"[{UNSPACED}]|[^{UNSPACED}]+")
 
 
@@ -38,7 +39,7 @@ class WordSigns(dict[int, str]):
         is_word = category(sign)[0] in "LNM" or sign in self._further
         apart = f" {sign} " if is_unspaced(sign) else sign
         form = apart if is_word else " "
-        self[code] = "" if _SELECTOR.match(sign) else form  # of a form, such as that of an emoji
+        self[code] = "" if SELECTOR.match(sign) else form
         return self[code]
 
 
