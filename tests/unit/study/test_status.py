@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -406,6 +407,14 @@ def test_a_runner_that_is_gone_is_not_asked_to_retry(root, folder, cli):
     code, _, err = cli("study", "retry", "one", "a on first", "--root", root)
     assert (code, "one is not running" in err) == (2, True)
     assert read_requests(folder) == []
+
+
+def test_settings_that_were_not_run_are_not_retried(root, folder, cli, tmp_path):
+    settings = json.loads((folder / "config.json").read_text())["study"]
+    file = tmp_path / "one.yaml"
+    file.write_text(json.dumps({**settings, "title": "Edited"}))
+    code, _, err = cli("study", "retry", file, "--root", root)
+    assert (code, "has other settings than the last run of one" in err) == (2, True)
 
 
 def test_a_corpus_that_is_gone_is_missing(root, folder):
