@@ -117,6 +117,7 @@ def test_states_of_another_version_are_named_and_not_used(tmp_path):
     write("b" * 64, ground={"corpus_hash": "other"})
     with complete_folder(plan.store / "states" / ("d" * 64)) as folder:
         (folder / "state.json").write_text("{")
+    write("f" * 64, format="biphasic.state/2")  # a newer version writes to this store, too
     assert outdated_arms(plan) == []
     write("e" * 64)
     [sentence] = outdated_arms(plan)
