@@ -438,6 +438,8 @@ def test_a_task_file_of_the_hub_is_planned_without_the_hub(tmp_path):
         "ir", "MLDR English", "msmarco"
     )  # fmt: skip
     assert "tasks: own, msmarco, not built here yet" in plan.assumed
+    file.write_text(f"{published_text('sst2')}\nprotocol: {{max_steps: 50}}\n", encoding="utf-8")
+    assert summed(tmp_path, tasks=[{"name": "own", "source": str(file)}]).finetuning_steps == 8 * 50
 
 
 def test_the_schema_that_editors_read_is_current():
