@@ -160,6 +160,7 @@ def _built(study: Study, console: Console, *, fresh: bool) -> ResolvedStudy:
                 bodies.append(body)
         check_lora((task.training.outline for task in tasks), bodies)
     _check_pairs(study)
+    _check_parameters(study)
     keep_files(store, config, *recipes)  # workers import plugins from there
     paths, data = DataPaths.of(corpus), None
     if config.reads_corpus:
@@ -207,6 +208,18 @@ def _check_pairs(study: Study) -> None:
         for phase, folder in reading:
             try:
                 phase.check_pairs(pairs[folder], width=width)
+            except ConfigError as error:
+                raise ConfigError(f"arm '{name}': {error}") from None
+
+
+def _check_parameters(study: Study) -> None:
+    """Check that new models have the parameters that phases name, before other phases train."""
+    for name, recipe in study.recipes.items():
+        if any(phase.freeze or phase.lora for phase in recipe.phases):
+            from biphasic.study.inputs.models import check_new_model  # noqa: PLC0415 - loads torch
+
+            try:
+                check_new_model(recipe)
             except ConfigError as error:
                 raise ConfigError(f"arm '{name}': {error}") from None
 

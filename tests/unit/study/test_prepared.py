@@ -110,6 +110,15 @@ def test_pairs_that_a_phase_cannot_read_are_refused_before_any_arm_is_trained(tm
     assert not (tmp_path / "runs/store/data").exists()
 
 
+def test_names_of_no_parameter_are_refused_before_any_arm_is_trained(tmp_path):
+    frozen = {**clm(2), "freeze": ["model.layers.0.*", "model.leyers.1.*"]}
+    arms = [{"name": "a", "phases": [clm(4)]}, {"name": "b", "phases": [clm(4), frozen]}]
+    config = study_of(write_texts(tmp_path), tmp_path, arms=arms, tasks=[])
+    with pytest.raises(ConfigError, match=r"arm 'b': phases\.1\.freeze: .*leyers"):
+        prepare(config, tmp_path / "runs")
+    assert not (tmp_path / "runs/store/data").exists()
+
+
 def test_states_of_another_version_are_named_and_not_used(tmp_path):
     plan = small_plan(tmp_path)
     arm = next(arm for arm in plan.arms if arm.recipe.total_steps)
