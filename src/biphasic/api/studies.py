@@ -208,7 +208,8 @@ class Retry(NamedStudy, Quiet):
     If the study is running, its runner retries them. Otherwise the study runs here.
 
     Raises:
-        ConfigError: The study is not running, so single jobs cannot be retried.
+        ConfigError: The study is not running, so single jobs cannot be retried; or the study file
+            has changed since.
         DataError: There is no such study.
 
     Example:
@@ -227,11 +228,12 @@ class Retry(NamedStudy, Quiet):
 
     def __call__(self) -> Retried:
         from biphasic.locks import LOCK, find_owner
+        from biphasic.study.find import find_study
         from biphasic.study.run.run import Retried
         from biphasic.study.status import retry_jobs
         from biphasic.study.study import Study
 
-        folder = self.study_folder
+        folder, config = find_study(self.study, self.root_folder)
         runner = find_owner(folder / LOCK)
         if runner is not None and runner.seems_alive:
             requests = retry_jobs(folder, runner, self.jobs)
@@ -243,8 +245,15 @@ class Retry(NamedStudy, Quiet):
                 f"{folder.name} is not running, so single jobs cannot be retried; omit them to run "
                 "all missing jobs, or run one with 'biphasic job run ID'"
             )
+        saved = Study.saved(folder).config
+        if config not in (None, saved):
+            raise ConfigError(
+                f"{self.study}: has other settings than the last run of {folder.name}; "
+                f"'biphasic study run {self.study}' runs them, and 'biphasic study retry "
+                f"{folder.name}' retries that run"
+            )
         run = RunStudy(
-            Study.saved(folder).config,
+            saved,
             root=folder.parent,
             workers=self.workers,
             threads=self.threads,

@@ -6,6 +6,7 @@ Plans and status create thousands of jobs without running them, so compute impor
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +20,9 @@ from biphasic.amounts import rate
 from biphasic.analysis.estimate import chosen_ends, grid
 from biphasic.config import Config
 from biphasic.data.building.built import read_tokenizer
-from biphasic.data.corpus import TEXTS
+from biphasic.data.corpus import DETAILS, REMEDY, TEXTS
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import CheckpointError, DoneElsewhereError, StudyError
+from biphasic.errors import CheckpointError, DataError, DoneElsewhereError, StudyError
 from biphasic.execution.job import IDENTITY, Job, Progress, Report, ShouldStop, never, while_held
 from biphasic.files import PARTIAL, digest, read_json, remove_partials, write_json
 from biphasic.locks import lock_work
@@ -379,6 +380,9 @@ class TrainJob(Job):
             # Descriptions of corpora outside of the store, for model cards.
             for corpus in (data.corpus, *data.corpora.values()):
                 path = self.store / TEXTS / f"{corpus.content_hash}.json"
+                # From a file that others may have written: a hash, never a path.
+                if not re.fullmatch("[0-9a-f]{64}", corpus.content_hash):
+                    raise DataError(f"{corpus.folder / DETAILS}: content_hash is no hash; {REMEDY}")
                 if not (corpus.folder.is_relative_to(self.store / "data") or path.is_file()):
                     kept = {"content_hash", "num_documents", "num_tokens", "provenance"}
                     write_json(path, corpus.details.model_dump(include=kept))

@@ -448,10 +448,11 @@ def _tasks(plan: Plan | None, store: Path) -> list[Path]:
 def _check_text(
     study: Study, record: StudyRecord | None, plan: Plan | None, verification: Verification
 ) -> None:
-    hashes = set[str]()
+    hashes, trained, found = set[str](), "", set[str | None]()
     if record is not None:
         text = record.provenance.get("data", {}).get("training corpus", {})
-        hashes.add(str(text.get("content hash")))
+        trained = str(text.get("content hash", ""))
+        hashes.add(trained)
     if plan is not None:
         hashes |= {plan.fingerprint.corpus_hash, *plan.fingerprint.corpora.values()}
     phases = (phase.corpus for recipe in study.recipes.values() for phase in recipe.phases)
@@ -459,8 +460,12 @@ def _check_text(
     folders = {folder for folder in named if isinstance(folder, Path)}
     for record_file in sorted((study.store / "data").glob(f"*/{RECORD}")):
         with verification.noting():
-            if corpus_hash(record_file.parent) in hashes:
+            found.add(own := corpus_hash(record_file.parent))
+            if own in hashes:
                 folders.add(record_file.parent)
+    is_here = study.config.corpus.folder is not None or trained in found
+    if trained and not (is_here or verification.damage):
+        verification.missing["corpora"] += 1
     for path in sorted(folders):
         verification.checked["corpora"] += 1
         with verification.noting():

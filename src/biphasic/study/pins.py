@@ -47,14 +47,17 @@ def link_states(store: Path, study: str, states: Mapping[str, str], *, say: Say)
 
 def drop_dangling(store: Path) -> None:
     """Delete links to states, and notes of found data, that are gone; and folders without links."""
-    for folder in sorted((store / STATE.place / BY_NAME).glob("*")):
+    for folder in sorted((store / STATE.place / BY_NAME).glob("*/")):
         for link in folder.iterdir():
             if link.is_symlink() and not link.exists():
                 link.unlink()
         if not any(folder.iterdir()):
             folder.rmdir()
     for note in sorted((store / FOUND).glob("*.json")):
-        if not (store / str(read_json_object(note).get("folder"))).exists():
+        found = ""
+        with suppress(DataError):  # a damaged one tells nothing
+            found = str(read_json_object(note).get("folder", ""))
+        if not (found and (store / found).exists()):
             note.unlink()
 
 

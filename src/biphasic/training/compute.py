@@ -87,9 +87,10 @@ class ComputeConfig(Config):
         return self.max_tokens_per_pass // row_length
 
     def check_rows(self, phases: Iterable[PlacedPhase]) -> None:
-        """Raise an error if there are more processes than rows in a step."""
+        """Raise an error if a step has fewer rows than processes, or longer ones than a pass."""
         for placed in phases:
             rows = placed.batches.rows_per_step
+            self.rows_per_pass(placed.longest)
             if placed.phase.lora and self.processes > 1:
                 raise ConfigError(
                     f"phases.{placed.index}.lora: one process trains it; omit compute.processes"

@@ -106,10 +106,11 @@ def test_none_for_what_is_needed_is_refused_by_name(name, missing):
         ("pairs.build", (), {"out": "p", "against": "mnli"}, "against"),
         ("plan", ("s.yaml",), {"overrides": "name=x"}, "overrides"),
         ("evaluate_all", ("m", "mnli"), {}, "tasks"),
+        ("evaluate", ("m", "mnli"), {"learning_rates": 1e-3}, "learning_rates"),
     ],
 )
-def test_a_text_in_place_of_a_list_is_refused(name, args, given, several):
-    with pytest.raises(ConfigError, match=rf"^{several}: give a list, as \['"):
+def test_a_value_in_place_of_a_list_is_refused(name, args, given, several):
+    with pytest.raises(ConfigError, match=rf"^{several}: give a list, as \['?\S+\]$"):
         attrgetter(name)(biphasic)(*args, **given)
 
 

@@ -238,9 +238,12 @@ def test_names_lead_to_finished_states_and_go_with_them(root, store):
     (store / "tasks/kept").mkdir(parents=True)
     remember(store, "kept", store / "tasks/kept")
     remember(store, "gone", store / "tasks/gone")
+    (store / "found/damaged.json").write_text("{")
+    (folder.parent / "a file").touch()
     clean(root, delete=True)  # no study needs the states, nor the task without a manifest
     assert not folder.exists()
     assert recall(store, "gone") is None
+    assert not (store / "found/damaged.json").exists()
 
 
 def test_a_copy_of_a_store_in_which_links_became_folders_is_left(store, tmp_path):

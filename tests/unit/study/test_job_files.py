@@ -7,11 +7,13 @@ import sys
 import pytest
 
 from biphasic.api.job import run
+from biphasic.api.training import pretrain
+from biphasic.data.building.build import build_corpus
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.gather import SPLITS
 from biphasic.errors import ConfigError, DataError, LockHeldError
 from biphasic.execution.job import save_job
-from biphasic.files import PARTIAL, write_json
+from biphasic.files import PARTIAL, file_sha256, write_json
 from biphasic.locks import lock_work
 from biphasic.study.inputs.corpus import CorpusJob
 from biphasic.study.jobs import FinetuneJob, GridRun, ScoredTask, TaskInput
@@ -113,6 +115,24 @@ def test_a_job_uses_the_store_that_it_was_loaded_from(store, tmp_path, job):
     assert load_job(store, job).store == store
 
 
+def test_a_corpus_of_others_names_no_file_elsewhere(tmp_path):
+    given, folder = {"sources": [str(write_texts(tmp_path))], "vocab_size": 300}, tmp_path / "own"
+    build_corpus(CorpusConfig(**given), folder, say=lambda _: None)
+    details, manifest = folder / "train/corpus.json", folder / "train/manifest.json"
+    raw = {**json.loads(details.read_text()), "content_hash": "../../../outside"}
+    details.write_text(json.dumps(raw))
+    files = json.loads(manifest.read_text())
+    files["files"][details.name] = {
+        "bytes": details.stat().st_size, "sha256": file_sha256(details),
+    }  # fmt: skip
+    manifest.write_text(json.dumps(files))
+    phases = [{"objective": "clm", "steps": 1}]
+    recipe = {"model": "pico", "max_seqlen": 32, "learning_rate": {"peak": 1e-3}, "phases": phases}
+    with pytest.raises(DataError, match=r"corpus\.json: content_hash is no hash"):
+        pretrain(recipe, corpus=folder, root=tmp_path / "runs", quiet=True)
+    assert not (tmp_path / "outside.json").exists()
+
+
 def test_jobs_are_read_as_they_were_written(store):
     for path in (store / "jobs").iterdir():
         assert load_job(store, path.stem).model_dump_json() == path.read_text()
@@ -124,6 +144,8 @@ def test_a_finished_job_imports_no_torch(store):
     program = f"""
 import sys
 from biphasic.api.job import run
+from biphasic.api.training import pretrain
+from biphasic.data.building.build import build_corpus
 print(run("data-k", root={str(store.parent)!r}, quiet=True).was_done, "torch" in sys.modules)
 """
     ended = subprocess.run(

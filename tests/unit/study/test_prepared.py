@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from biphasic.data.pairs import Pair, write_pairs
 from biphasic.errors import CheckpointError, ConfigError, DataError, NewerFormatError, StudyError
 from biphasic.files import read_json, write_json
 from biphasic.store import complete_folder
@@ -14,8 +15,8 @@ from biphasic.study.run.record import study_record
 from biphasic.study.run.run import check_disk
 from biphasic.study.settings.load import load_study
 from biphasic.study.study import Study
-from small_root import prepare
-from tiny_study import GROUND, plan_of
+from small_root import prepare, study_of, write_texts
+from tiny_study import GROUND, clm, plan_of
 
 STUDIES = Path(__file__).parents[3] / "studies"
 SHIPPED = sorted(path.name for path in STUDIES.glob("*.yaml"))
@@ -98,6 +99,26 @@ def test_states_that_the_disk_has_no_room_for_are_refused(tmp_path, monkeypatch)
     check()
 
 
+def test_pairs_that_a_phase_cannot_read_are_refused_before_any_arm_is_trained(tmp_path):
+    rows = [Pair(f"query {n}", f"answer {n}") for n in range(8)]
+    pairs = write_pairs(tmp_path / "pairs", rows, origin={}).folder
+    distill = {"objective": "distill", "pairs": str(pairs), "steps": 2}
+    arms = [{"name": "a", "phases": [clm(4)]}, {"name": "b", "phases": [clm(4), distill]}]
+    config = study_of(write_texts(tmp_path), tmp_path, arms=arms, tasks=[])
+    with pytest.raises(ConfigError, match=r"arm 'b': pairs: .*pairs has no vectors of a teacher"):
+        prepare(config, tmp_path / "runs")
+    assert not (tmp_path / "runs/store/data").exists()
+
+
+def test_names_of_no_parameter_are_refused_before_any_arm_is_trained(tmp_path):
+    frozen = {**clm(2), "freeze": ["model.layers.0.*", "model.leyers.1.*"]}
+    arms = [{"name": "a", "phases": [clm(4)]}, {"name": "b", "phases": [clm(4), frozen]}]
+    config = study_of(write_texts(tmp_path), tmp_path, arms=arms, tasks=[])
+    with pytest.raises(ConfigError, match=r"arm 'b': phases\.1\.freeze: .*leyers"):
+        prepare(config, tmp_path / "runs")
+    assert not (tmp_path / "runs/store/data").exists()
+
+
 def test_states_of_another_version_are_named_and_not_used(tmp_path):
     plan = small_plan(tmp_path)
     arm = next(arm for arm in plan.arms if arm.recipe.total_steps)
@@ -117,6 +138,7 @@ def test_states_of_another_version_are_named_and_not_used(tmp_path):
     write("b" * 64, ground={"corpus_hash": "other"})
     with complete_folder(plan.store / "states" / ("d" * 64)) as folder:
         (folder / "state.json").write_text("{")
+    write("f" * 64, format="biphasic.state/2")  # a newer version writes to this store, too
     assert outdated_arms(plan) == []
     write("e" * 64)
     [sentence] = outdated_arms(plan)

@@ -283,6 +283,13 @@ def test_scoring_without_training_has_a_share_of_the_expected_time(tmp_path, mak
     assert 0 < max(scored) < min(flops[name] for name in flops.keys() - zero_shot)
 
 
+def test_scores_without_a_training_reuse_none(tmp_path):
+    tasks = [{"name": "pydocs-sc"}, {"name": "found", "source": "zs:msmarco"}]
+    summary = summed(tmp_path, tasks=tasks)
+    assert [task.num_runs for task in summary.tasks] == [8, 4]
+    assert (summary.num_trainings, summary.num_evaluations, summary.num_reused) == (8, 12, 0)
+
+
 def test_what_is_done_is_not_counted_as_left(tmp_path):
     plan = previewed(tmp_path)
     segment = plan.segments[0]
@@ -431,6 +438,8 @@ def test_a_task_file_of_the_hub_is_planned_without_the_hub(tmp_path):
         "ir", "MLDR English", "msmarco"
     )  # fmt: skip
     assert "tasks: own, msmarco, not built here yet" in plan.assumed
+    file.write_text(f"{published_text('sst2')}\nprotocol: {{max_steps: 50}}\n", encoding="utf-8")
+    assert summed(tmp_path, tasks=[{"name": "own", "source": str(file)}]).finetuning_steps == 8 * 50
 
 
 def test_the_schema_that_editors_read_is_current():

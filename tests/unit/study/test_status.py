@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -22,6 +23,7 @@ from biphasic.study.find import find_study, study_status
 from biphasic.study.maintenance import verify_study
 from biphasic.study.plan.cost import job_costs
 from biphasic.study.plan.summary import summarise_plan
+from biphasic.study.run.record import write_study_report
 from biphasic.study.run.run import missing_work
 from biphasic.study.status import (
     ArmProgress,
@@ -405,6 +407,23 @@ def test_a_runner_that_is_gone_is_not_asked_to_retry(root, folder, cli):
     code, _, err = cli("study", "retry", "one", "a on first", "--root", root)
     assert (code, "one is not running" in err) == (2, True)
     assert read_requests(folder) == []
+
+
+def test_settings_that_were_not_run_are_not_retried(root, folder, cli, tmp_path):
+    settings = json.loads((folder / "config.json").read_text())["study"]
+    file = tmp_path / "one.yaml"
+    file.write_text(json.dumps({**settings, "title": "Edited"}))
+    code, _, err = cli("study", "retry", file, "--root", root)
+    assert (code, "has other settings than the last run of one" in err) == (2, True)
+
+
+def test_a_corpus_that_is_gone_is_missing(root, folder):
+    write_study_report(prepare(Study.saved(folder).config, root))
+    assert verify_study(folder, say=print).missing["corpora"] == 0
+    shutil.rmtree(root / "store/data")
+    verified = verify_study(folder, say=print)
+    assert (verified.missing["corpora"], verified.checked["corpora"]) == (1, 0)
+    assert "1 corpora missing; 'biphasic study run' creates them" in verified.lines()
 
 
 def test_watching_ends_with_the_study(root, folder, cli, quick, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 
 import biphasic
 from biphasic.config import load_settings
-from biphasic.errors import ConfigError
+from biphasic.errors import ConfigError, DataError
 from biphasic.study.settings.load import load_study
 from biphasic.study.settings.study import StudyConfig
 from biphasic.study.settings.tuned_rates import ArmRate, ObjectiveRate, TunedRate
@@ -160,4 +160,10 @@ def test_no_trial_runs_if_the_rates_would_replace_something_else(file, tmp_path)
         with pytest.raises(ConfigError, match=f"{out.name}: holds more than rates; name another"):
             biphasic.tune(file, root=tmp_path / "runs", out=out)
         assert out.read_text() == before
+    assert not (tmp_path / "runs").exists()
+
+
+def test_no_trial_runs_if_the_rates_cannot_be_written(file, tmp_path):
+    with pytest.raises(DataError, match=r"mine\.yaml: is a file, not a folder"):
+        biphasic.tune(file, root=tmp_path / "runs", out=file / "rates.yaml")
     assert not (tmp_path / "runs").exists()

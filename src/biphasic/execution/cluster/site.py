@@ -82,6 +82,8 @@ class Site(Config):
             raise ValueError("give either gpus_per_node or jobs_per_node")
         if self.scheduler == "local" and self.nodes_per_block > 1:
             raise ValueError("nodes_per_block: this machine is one node")
+        if not self.walltime_seconds:  # for Slurm no limit, but jobs would stop at once
+            raise ValueError(f"walltime: {self.walltime} is no time; give HH:MM:SS above zero")
         limit = _TIME_LIMITS.get(self.scheduler)
         for line in self.directives:
             if limit and re.search(limit, line):

@@ -145,11 +145,20 @@ def check_lora(
                 raise type(error)(f"task '{name}': protocol.{error}") from None
 
 
-def _empty(architecture: Architecture) -> PreTrainedModel:
+def check_new_model(recipe: Recipe) -> None:
+    """Check that the phases of a recipe fit its new model, whose weights are not made."""
+    if recipe.architecture is not None:
+        model = _empty(recipe.architecture, max_seqlen=recipe.max_seqlen, with_head=True)
+        check_phases_with(model, recipe)
+
+
+def _empty(
+    architecture: Architecture, *, max_seqlen: int = 1, with_head: bool = False
+) -> PreTrainedModel:
     ids = {"bos": 0, "eos": 0, "pad": 0, "mask": 0}
-    config = architecture_config(architecture, vocab_size=1, max_seqlen=1, special_ids=ids)
+    config = architecture_config(architecture, vocab_size=1, max_seqlen=max_seqlen, special_ids=ids)
     with torch.device("meta"):
-        return new_model(config, init_seed=0, with_head=False)
+        return new_model(config, init_seed=0, with_head=with_head)
 
 
 def check_model(model: LocalModel, recipe: Recipe, compute: ComputeConfig, *, name: str) -> None:

@@ -288,11 +288,12 @@ class TaskResolver:
 
     def _placeholder(self, task: TaskConfig) -> PlannedTask:
         described = task.model_dump(mode="json", exclude={"name", "protocol", "metric", "copies"})
+        needed: dict[str, Any] = {}
         if task.origin in BUILTIN_TASKS:
             kind, title, trained_on = BUILTIN_TASKS[task.origin], "", None
         else:
             settings = self._source(task).settings()
-            kind, trained_on = settings.kind, settings.trained_on
+            kind, trained_on, needed = settings.kind, settings.trained_on, settings.protocol
             title = settings.title if settings.title != settings.name else ""
         info = TaskInfo(
             name=task.name,
@@ -305,7 +306,7 @@ class TaskResolver:
         return PlannedTask(
             info=replace(info, metric=deciding_metric(task, info, is_paper=self._is_paper)),
             folder=self.store / "tasks",
-            protocol=self.protocol_of(task, {}),
+            protocol=self.protocol_of(task, needed),
             num_examples={},
         )
 

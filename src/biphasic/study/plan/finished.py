@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.amounts import count
-from biphasic.errors import CheckpointError, DataError
+from biphasic.errors import CheckpointError, DataError, NewerFormatError
 from biphasic.facts import RANDOM_VECTORS
 from biphasic.files import canonical_json, read_json
 from biphasic.locks import Say, lock_cleaning
@@ -159,8 +159,8 @@ def _unplanned_states(plan: Plan) -> dict[str, tuple[str, dict[str, Any]]]:
         try:
             state = read_json(path)
             key = _key(state["recipe"], state["step"], state["ground"])
-        except (DataError, KeyError, TypeError):
-            continue  # of a version too old to compare, or of another program
+        except (DataError, KeyError, NewerFormatError, TypeError):
+            continue  # of a version too old or too new to compare, or of another program
         names[key] = name, state["recipe"]
     return names
 
@@ -262,6 +262,6 @@ def _results_of(store: Store, states: Iterable[str]) -> Iterator[str]:
     """Yield all results of some states, also those of other studies."""
     for name in store.walk(RESULT) if states else ():
         # Damaged or newer ones are left to the command that reads them.
-        with suppress(CheckpointError, DataError):
+        with suppress(CheckpointError, DataError, NewerFormatError):
             if store.result(name).state in states:
                 yield name

@@ -20,6 +20,7 @@ from biphasic.study.plan.cost import Cost, job_costs, state_bytes, training_cost
 from biphasic.study.plan.finished import Finished, plan_notes
 from biphasic.study.plan.plan import Plan, PlannedArm, Segment
 from biphasic.study.plan.tree import Node, StateTree
+from biphasic.tasks.kinds.registry import KINDS
 from biphasic.training.lineage import Lineage
 
 FORMAT = "biphasic.plan/1"
@@ -81,7 +82,8 @@ class PlanSummary:
     @property
     def num_reused(self) -> int:
         """Evaluations that reuse the fine-tuning of another task."""
-        return self.num_evaluations - self.num_trainings
+        trained = (task for task in self.tasks if KINDS[task.kind].facts.is_trained)
+        return sum(task.num_runs for task in trained) - self.num_trainings
 
 
 def summarise_plan(plan: Plan, *, example_tokens: int = EXAMPLE_TOKENS) -> PlanSummary:

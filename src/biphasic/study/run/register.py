@@ -107,8 +107,8 @@ def _register(
     if known and not changed:
         if source not in ("", known[-1].spread_from):
             raise ConfigError(
-                f"{known[-1].id[:12]}: this study is registered as it is, with its detectable "
-                "differences; omit --spread and --pilot"
+                f"{known[-1].id[:12]}: this study is registered as it is, and a registration does "
+                "not change; omit --spread and --pilot"
             )
         return known
     num_scores = len(_existing_scores(resolved.plan, known))

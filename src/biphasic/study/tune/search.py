@@ -25,6 +25,7 @@ from biphasic.execution.executor import Local
 from biphasic.execution.job import Failure
 from biphasic.execution.scheduler import RetryPolicy
 from biphasic.files import expanded, read_json_object, write_bytes, write_json, write_text
+from biphasic.locks import sole_writer
 from biphasic.shown import Shown, inline
 from biphasic.store import STATE, Store, is_complete, read_state_record
 from biphasic.study.plan.plan import Plan
@@ -128,6 +129,25 @@ def tune_study(
     # The file is written anew, so a file with other settings would lose them.
     if target.exists() and not load_settings(target).keys() <= {KEY, _TUNED_WITH}:
         raise ConfigError(f"{target}: holds more than rates; name another file with --out")
+    # Locked first: a place that cannot be written ends the command before the trials.
+    with sole_writer(target):
+        return _tuned(
+            tuning, rates, file, root, extend=extend, target=target, local=local, console=console
+        )
+
+
+def _tuned(
+    tuning: Tuning,
+    rates: Rates,
+    file: Path,
+    root: Path,
+    *,
+    extend: bool,
+    target: Path,
+    local: Local,
+    console: Console,
+) -> TuneOutcome:
+    """Run the trials, and write the chosen rates."""
     # Replicates of an arm share a rate, which is tuned with the seeds of the first.
     trials = _Trials(tuning, root.resolve(), local, console)
     by_group = trials.try_rates(rates, extend=extend)
