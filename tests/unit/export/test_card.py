@@ -295,6 +295,7 @@ def write_fitted(folder: Path, **details: Any) -> str:
 FITTED: dict[str, dict[str, Any]] = {
     "fitted": {},
     "fitted-probe": {"protocol": {"max_seqlen": 64, "batch_size": 8, "train": "head"}, "steps": 0},
+    "fitted-words": {"kind": "tc", "form": "token-classification", "labels": ("O", "B-X")},
     "fitted-below-floor": {"baselines": {"floor:majority": 0.76}},
     "fitted-above-floor": {
         "baselines": {"floor:majority": 0.499, "reference:bag-of-words": 0.803}
