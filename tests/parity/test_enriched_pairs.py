@@ -248,3 +248,9 @@ def test_a_step_without_a_margin_makes_no_update(
     assert read_json(state / "state.json")["heldout"]["margin_mse"] > 0
     with pytest.raises(ConfigError, match=r"heldout_fraction: no pair .* give a larger share"):
         train(make_recipe({**raw, "heldout_fraction": 0.1}), "none", data=data)
+    # The only margin is that of a pair that is held out.
+    few = (replace(pair, **({} if n else scored)) for n, pair in enumerate(pairs))
+    given = write_pairs(tmp_path / "few", few, origin={})
+    data = replace(training_data, pairs={given.folder: given})
+    with pytest.raises(ConfigError, match="no negative with scores of a teacher to train on"):
+        train(make_recipe({**raw, "pairs": str(given.folder), "heldout_fraction": 0.3}), data=data)

@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from biphasic.data.packing import Attention
-from biphasic.data.pairs import PairBatch, PairReading, Pairs
+from biphasic.data.pairs import PairBatch, PairReading, Pairs, chosen_pairs
 from biphasic.data.rows import RowBatch
 from biphasic.errors import ConfigError
 from biphasic.objectives.objective import ObjectiveConfig
@@ -188,18 +188,18 @@ class MarginMse(PairObjective):
         return replace(super().reading, hard_negatives=self.hard_negatives, margins=True)
 
     def check_pairs(self, pairs: Pairs, *, width: int) -> None:
-        """Check that some pair has a margin."""
+        """Check that some pair that is trained on has a margin."""
         del width
         has_margin = (
             # Scores come with the pair, or follow from the vectors of its texts.
             bool(pairs.negatives(pair)[: self.hard_negatives])
             and (pairs.vectors is not None or bool(pairs.scores(pair)))
-            for pair in range(len(pairs))
+            for pair in chosen_pairs(pairs, self.heldout_fraction, "train").tolist()
         )
         if not any(has_margin):
             raise ConfigError(
-                f"pairs: {self.pairs} has no negative with scores of a teacher; add negatives with "
-                "'biphasic pairs mine', and then vectors with 'pairs teach'"
+                f"pairs: {self.pairs} has no negative with scores of a teacher to train on; add "
+                "negatives with 'biphasic pairs mine', and then vectors with 'pairs teach'"
             )
 
     def supervise(
