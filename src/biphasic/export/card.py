@@ -157,6 +157,7 @@ def _mean_score(score: TaskScore) -> EvalResult:
         value=score.estimate.mean,
         split="test",
         note=(f" after fine-tuning on {result.trained_on}" if result.trained_on else "")
+        + score.few
         + (f", mean over {seeds} seeds" if is_mean else ""),
     )
 
@@ -450,6 +451,13 @@ class TaskScore:
         """What reads an encoder that is not fine-tuned, such as a linear probe of layer 3."""
         _, _, title = self.first.facts.title.rpartition(", ")  # see `FinetuneProtocol.facts`
         return title if _is_probe(self.first.protocol) else "zero-shot"
+
+    @property
+    def few(self) -> str:
+        """The number of training examples, if a run reads some of them alone."""
+        number = self.first.protocol.get("train_examples")
+        # Tasks without training may share the protocol.
+        return f", {number:,} training examples" if number and self.first.facts.is_trained else ""
 
     @property
     def rates(self) -> list[float]:

@@ -41,6 +41,7 @@ PROBE = {
         "metrics": [{"key": "accuracy", "title": "accuracy"}],
     },
 }  # fmt: skip
+FEW = {"train_examples": 1600}
 DRAWN = {**PROBE, "about": {**PROBE["about"], "title": "x, linear probe", "is_trained": True}}
 HASHES = {IDENTITY: "STATE", CORPUS_HASH: "CORPUS", "a" * 64: "PLUGIN", "b" * 64: "OTHER"}
 SHAPE = {"name": "floor:random-vectors", "width": 64, "tokenizer": IDENTITY}
@@ -141,6 +142,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Any], list[Any]]] = 
                  *(("reviews", 0.0, 0, share, share,
                     {"state": "", "examples_sha256": examples, "baseline": baseline})
                    for examples, share, baseline in FLOORS)], [],
+    ),
+    "scores-few-examples": (
+        {}, {}, [("reviews", 1e-3, 0, 0.8, 0.7, {"protocol": FEW}),
+                 ("lookup", 0.0, 0, None, 0.5, {"kind": "zs", "protocol": FEW})], [],
     ),
     "scores-probes": (
         {}, {}, [("reviews", 0.0, 0, 0.8, 0.7, PROBE),
