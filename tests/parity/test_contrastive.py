@@ -467,6 +467,10 @@ def test_an_export_has_the_prompts_and_its_card_the_texts_that_were_cut(
         ({"matryoshka": [65]}, "matryoshka: 65 dimensions are more than the model's 64"),
         ({"objective": "distill"}, "has no vectors of a teacher"),
         ({"objective": "margin_mse"}, "no negative with scores of a teacher"),
+        (
+            {"document_prompt": "read this: " * 99},
+            r"document_prompt: its \d+ tokens leave no room for a text in \d+; shorten it",
+        ),
     ],
 )
 def test_what_pairs_or_model_lack_is_said_before_an_earlier_phase_is_trained(

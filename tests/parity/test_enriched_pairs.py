@@ -16,6 +16,7 @@ from torch import nn
 
 from biphasic.data.pairs import Pair, Pairs, write_pairs
 from biphasic.errors import ConfigError
+from biphasic.files import read_json
 from biphasic.objectives.loss import Distance, Margins
 from biphasic.tasks.enrich import mine, teach
 from biphasic.training.step.input import StepRows
@@ -223,3 +224,33 @@ def test_margins_are_those_of_the_scores_or_else_of_the_vectors(
     data = replace(training_data, pairs={pairs.folder: pairs})
     with pytest.raises(ConfigError, match="no negative with scores of a teacher"):
         train(make_recipe({**raw, "pairs": str(pairs.folder)}), "none", data=data)
+
+
+def test_a_step_without_a_margin_makes_no_update(
+    pairs, training_data, make_recipe, train, tmp_path, monkeypatch
+):
+    """Other steps train, and batches without one are left out of the held-out loss."""
+    monkeypatch.setattr("biphasic.training.heldout.HELDOUT_BATCH", 2)
+    scored = {"negatives": ("something else",), "scores": (2.0, 1.0)}
+    some = [replace(pair, **({} if n % 6 else scored)) for n, pair in enumerate(pairs)]
+    given = write_pairs(tmp_path / "some", some, origin={})
+    data = replace(training_data, pairs={given.folder: given})
+    raw = {"objective": "margin_mse", "pairs": str(given.folder), "batch": 2, "steps": 8}
+    recipe = make_recipe({**raw, "heldout_fraction": 0.3}, precision="fp32")
+    numbers = [len(StepRows(recipe, data).batch(step).margins) for step in range(8)]
+    assert 0 in numbers
+    assert any(numbers)
+    warnings: list[str] = []
+    state = train(recipe, "some", data=data, options={"warn": warnings.append})
+    named = [line.partition(" got no label")[0] for line in warnings]
+    without = [step for step, number in enumerate(numbers) if not number]
+    assert named == [f"step {step} makes no update: margin_mse" for step in without]
+    assert read_json(state / "state.json")["heldout"]["margin_mse"] > 0
+    with pytest.raises(ConfigError, match=r"heldout_fraction: no pair .* give a larger share"):
+        train(make_recipe({**raw, "heldout_fraction": 0.1}), "none", data=data)
+    # The only margin is that of a pair that is held out.
+    few = (replace(pair, **({} if n else scored)) for n, pair in enumerate(pairs))
+    given = write_pairs(tmp_path / "few", few, origin={})
+    data = replace(training_data, pairs={given.folder: given})
+    with pytest.raises(ConfigError, match="no negative with scores of a teacher to train on"):
+        train(make_recipe({**raw, "pairs": str(given.folder), "heldout_fraction": 0.3}), data=data)

@@ -375,6 +375,13 @@ class PairReader:
                 f"batch: {reading.batch:,} is more than the {len(self._chosen):,} pairs of "
                 f"{pairs.folder}"
             )
+        for role, prompt in zip(("query", "document"), reading.prompts, strict=True):
+            # All texts would be cut to the same tokens.
+            if (length := len(tokenizer.encode(prompt))) >= max_seqlen - _FRAME:
+                raise ConfigError(
+                    f"{role}_prompt: its {length} tokens leave no room for a text in {max_seqlen}; "
+                    "shorten it, or set a larger max_seqlen"
+                )
         self._pairs, self._tokenizer, self._reading = pairs, tokenizer, reading
         self._first_place = first_place
         self._max_seqlen, self._data_seed = max_seqlen, data_seed

@@ -157,6 +157,7 @@ def _mean_score(score: TaskScore) -> EvalResult:
         value=score.estimate.mean,
         split="test",
         note=(f" after fine-tuning on {result.trained_on}" if result.trained_on else "")
+        + score.few
         + (f", mean over {seeds} seeds" if is_mean else ""),
     )
 
@@ -212,6 +213,7 @@ def write_fitted_card(folder: Path, record: HeadRecord, *, name: str, difference
         },
         record=record,
         kind=kind,
+        is_probe=_is_probe(record.protocol),
         does=kind.facts.does.format(number=len(record.labels)),
         auto_class=AUTO_CLASSES.get(record.form),
         template=json.dumps(template, ensure_ascii=False)
@@ -322,7 +324,7 @@ def _training_facts(state: StateRecord, source: Source) -> dict[str, Any]:
         "nats": NATS,
         "scores": scores,
         "left_out": left_out,
-        "is_tuned": any(score.first.facts.is_trained for score in scores),
+        "is_tuned": any(score.is_tuned for score in scores),
         "versions": [f"{name} {version}" for name, version in versions.items() if version],
         "plugins": [
             *(text for corpus in corpora for text in corpus.get("plugins", ())),
@@ -440,9 +442,31 @@ class TaskScore:
         return self.results[0]
 
     @property
+    def is_tuned(self) -> bool:
+        """Whether the encoder was fine-tuned."""
+        return self.first.facts.is_trained and not _is_probe(self.first.protocol)
+
+    @property
+    def read_by(self) -> str:
+        """What reads an encoder that is not fine-tuned, such as a linear probe of layer 3."""
+        _, _, title = self.first.facts.title.rpartition(", ")  # see `FinetuneProtocol.facts`
+        return title if _is_probe(self.first.protocol) else "zero-shot"
+
+    @property
+    def few(self) -> str:
+        """The number of training examples, if a run reads some of them alone."""
+        number = self.first.protocol.get("train_examples")
+        # Tasks without training may share the protocol.
+        return f", {number:,} training examples" if number and self.first.facts.is_trained else ""
+
+    @property
     def rates(self) -> list[float]:
         """The learning rates that were tried."""
         return sorted({result.learning_rate for result in self.results})
+
+
+def _is_probe(protocol: Mapping[str, Any]) -> bool:
+    return protocol.get("train") == "head"
 
 
 def scores_of_state(

@@ -93,7 +93,7 @@ def plan_push(
     if not any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
         raise DataError(f"{folder}: no weights here (no .safetensors, no .onnx)")
     files = tuple(_files(folder))
-    if pickle := next((name for name, _ in files if Path(name).suffix in _PICKLES), None):
+    if pickle := next((n for n, _ in files if Path(n).suffix.lower() in _PICKLES), None):
         raise DataError(f"{folder}: {pickle} can run code when loaded; remove it")
     return Upload(
         folder=folder,

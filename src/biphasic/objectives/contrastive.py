@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from biphasic.data.packing import Attention
-from biphasic.data.pairs import PairBatch, PairReading, Pairs
+from biphasic.data.pairs import PairBatch, PairReading, Pairs, chosen_pairs
 from biphasic.data.rows import RowBatch
 from biphasic.errors import ConfigError
 from biphasic.objectives.objective import ObjectiveConfig
@@ -188,28 +188,30 @@ class MarginMse(PairObjective):
         return replace(super().reading, hard_negatives=self.hard_negatives, margins=True)
 
     def check_pairs(self, pairs: Pairs, *, width: int) -> None:
-        """Check that some pair has a margin; each step needs one."""
+        """Check that some pair that is trained on has a margin."""
         del width
         has_margin = (
             # Scores come with the pair, or follow from the vectors of its texts.
             bool(pairs.negatives(pair)[: self.hard_negatives])
             and (pairs.vectors is not None or bool(pairs.scores(pair)))
-            for pair in range(len(pairs))
+            for pair in chosen_pairs(pairs, self.heldout_fraction, "train").tolist()
         )
         if not any(has_margin):
-            raise self._lacks_margins(f"{self.pairs}")
+            raise ConfigError(
+                f"pairs: {self.pairs} has no negative with scores of a teacher to train on; add "
+                "negatives with 'biphasic pairs mine', and then vectors with 'pairs teach'"
+            )
+
+    def supervise(
+        self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
+    ) -> tuple[Supervision, ...]:
+        """Let texts give vectors, unless by chance no pair of the step has a margin."""
+        (part,) = super().supervise(batch, vocabulary, mask_seed=mask_seed)
+        return (part if part.normaliser else part.without_labels(),)
 
     def loss_of(self, batch: PairBatch) -> StatesLoss:
         """Return the error of the margins."""
         from biphasic.objectives.loss import Margins  # noqa: PLC0415 - needs torch
 
-        if not len(batch.margins):
-            raise self._lacks_margins(f"a step of {self.pairs}")
         queries = len(batch.queries)
         return Margins(self.pooling, queries, batch.triples, batch.margins, self.similarity)
-
-    def _lacks_margins(self, what: str) -> ConfigError:
-        return ConfigError(
-            f"pairs: {what} has no negative with scores of a teacher; add negatives with 'biphasic "
-            "pairs mine', and then vectors with 'pairs teach'"
-        )

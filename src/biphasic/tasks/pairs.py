@@ -435,7 +435,8 @@ def _pair_of(row: Row, *, source: str) -> Pair:
         negatives = tuple(text.strip() for text in row.items("negatives", str))
     elif row.value.get("negative") is not None:
         negatives = (row.text("negative").strip(),)
-    for field, texts in ((name, [query]), ("positive", [positive]), ("negatives", negatives)):
+    others = next((name for name in _NEGATIVES if row.value.get(name) is not None), "")
+    for field, texts in ((name, [query]), ("positive", [positive]), (others, negatives)):
         if not all(texts):
             raise row.error(f"'{field}' is empty; remove the pair or the text")
     if query == positive:

@@ -129,12 +129,19 @@ class HeldoutPairs:
                     "share"
                 )
             # The loss of a pair grows with the number of documents that compete.
-            batch = min(HELDOUT_BATCH, count)
+            size = min(HELDOUT_BATCH, count)
             reader = PairReader(
-                pairs, data.tokenizer, replace(reading, batch=batch), first_place=0,
+                pairs, data.tokenizer, replace(reading, batch=size), first_place=0,
                 max_seqlen=placed.batches.max_seqlen, data_seed=HELDOUT_SEED, split="heldout",
             )  # fmt: skip
-            self._samples[placed.index] = reader, min(count // batch, HELDOUT_BATCHES)
+            num_batches = min(count // size, HELDOUT_BATCHES)
+            batches = map(reader.batch, range(num_batches))
+            if reading.margins and not any(len(batch.margins) for batch in batches):
+                raise ConfigError(
+                    f"phases.{placed.index}.heldout_fraction: no pair of {pairs.folder} that is "
+                    "held out has a negative with scores of a teacher; give a larger share"
+                )
+            self._samples[placed.index] = reader, num_batches
 
     @torch.no_grad()
     def evaluate(
@@ -160,6 +167,8 @@ class HeldoutPairs:
             report(f"held-out pairs, batch {number + 1:,} of {num_batches:,}")
             batch = reader.batch(number)
             (part,) = placed.phase.supervise(batch, self._data.vocabulary, mask_seed=HELDOUT_SEED)
+            if not len(part.labels):  # no pair of the batch has a margin
+                continue
             rows_per_pass = self._compute.rows_per_pass(batch.packed.row_length)
             total += sum(_sums(model, part, rows_per_pass, loss))
             count += part.normaliser

@@ -33,6 +33,16 @@ GRID = (
     ("reviews", 1e-3, 1, 0.7, 0.72), ("reviews", 1e-4, 1, 0.6, 0.99),
 )  # fmt: skip
 
+# Of a probe, whose facts are recorded, as it has no seed if it reads all examples.
+PROBE = {
+    "protocol": {"train": "head"},
+    "about": {
+        "title": "sequence classification, linear probe of layer 3", "is_trained": False,
+        "metrics": [{"key": "accuracy", "title": "accuracy"}],
+    },
+}  # fmt: skip
+FEW = {"train_examples": 1600}
+DRAWN = {**PROBE, "about": {**PROBE["about"], "title": "x, linear probe", "is_trained": True}}
 HASHES = {IDENTITY: "STATE", CORPUS_HASH: "CORPUS", "a" * 64: "PLUGIN", "b" * 64: "OTHER"}
 SHAPE = {"name": "floor:random-vectors", "width": 64, "tokenizer": IDENTITY}
 # Of the same examples or of others; random vectors of the model's shape, two draws, or of another.
@@ -132,6 +142,15 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Any], list[Any]]] = 
                  *(("reviews", 0.0, 0, share, share,
                     {"state": "", "examples_sha256": examples, "baseline": baseline})
                    for examples, share, baseline in FLOORS)], [],
+    ),
+    "scores-few-examples": (
+        {}, {}, [("reviews", 1e-3, 0, 0.8, 0.7, {"protocol": FEW}),
+                 ("lookup", 0.0, 0, None, 0.5, {"kind": "zs", "protocol": FEW})], [],
+    ),
+    "scores-probes": (
+        {}, {}, [("reviews", 0.0, 0, 0.8, 0.7, PROBE),
+                 *(("news", 0.0, seed, 0.8, test, DRAWN)
+                   for seed, test in enumerate([0.5, 0.6]))], [],
     ),
     "scores-zero-shot": ({}, {}, [("lookup", 0.0, 0, None, 0.5, {"kind": "zs"})], []),
 }  # fmt: skip
@@ -280,6 +299,8 @@ def write_fitted(folder: Path, **details: Any) -> str:
 
 FITTED: dict[str, dict[str, Any]] = {
     "fitted": {},
+    "fitted-probe": {"protocol": {"max_seqlen": 64, "batch_size": 8, "train": "head"}, "steps": 0},
+    "fitted-words": {"kind": "tc", "form": "token-classification", "labels": ("O", "B-X")},
     "fitted-below-floor": {"baselines": {"floor:majority": 0.76}},
     "fitted-above-floor": {
         "baselines": {"floor:majority": 0.499, "reference:bag-of-words": 0.803}

@@ -81,6 +81,7 @@ def test_what_is_to_mend_is_noted(card, words, export):
         "no export": ({"lose": "config.json"}, DataError, "no export here (no config.json or "),
         "no weights": ({"lose": "model.safetensors"}, DataError, "mine: no weights here"),
         "pickle": ({"add": "pytorch_model.bin"}, DataError, "pytorch_model.bin can run code"),
+        "pickle in capitals": ({"add": "MODEL.PT"}, DataError, "MODEL.PT can run code"),
         **{
             f"the name {name}": ({"name": name}, ConfigError, "must have the form OWNER/NAME")
             for name in ("mine", "me/mine/again", "me/my mine", "me/", "-x/y")

@@ -95,6 +95,7 @@ def test_numbered_negatives_are_refused_and_not_left_out(tmp_path, monkeypatch, 
     [
         ({"query": "a", "positive": " "}, ":1: 'positive' is empty"),
         ({"query": "", "positive": "b"}, ":1: 'query' is empty"),
+        ({"query": "a", "positive": "b", "negative": ""}, ":1: 'negative' is empty"),
         ({"query": "a", "positive": "a"}, "'query' and 'positive' are the same text"),
         ({"query": "a", "positive": "b", "negatives": "c"}, "'negatives' must be a list of texts"),
         ({"query": "a", "positive": "b", "negatives": ["b"]}, "a negative is the same text"),

@@ -165,6 +165,10 @@ def test_an_embedding_model_that_is_read_otherwise_is_named(tmp_path):
     protocol = {"max_seqlen": 64, "pooling": "first"}
     result = evaluate(model, task, protocol=protocol, root=tmp_path / "runs", quiet=True)
     assert result.other_reading == ""
+    (model / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "dot"}')
+    result = evaluate(model, task, protocol=protocol, root=tmp_path / "dot", quiet=True)
+    by_product = "the task compares vectors by their cosine, and the model by 'dot'"
+    assert result.other_reading == by_product
     modules.append({"path": "2_Dense", "type": "models.Dense"})
     (model / "modules.json").write_text(json.dumps(modules))
     assert "Dense" in run(model, task, tmp_path / "others").other_reading

@@ -237,7 +237,8 @@ def other_reading(encoder: Path, task: PlannedTask, *, setting: str) -> str:
         return ""
     attention = "causal" if trained.causal else "bidirectional"
     notes = _other_settings(task, trained.pooling, attention, setting=setting)
-    return "; ".join([*notes, *_unread_prompts(task, prompts_of(encoder))])
+    compared = _other_similarity(trained.similarity)
+    return "; ".join([*notes, *compared, *_unread_prompts(task, prompts_of(encoder))])
 
 
 def other_reading_of_phase(phase: ObjectiveConfig, task: PlannedTask) -> str:
@@ -246,7 +247,8 @@ def other_reading_of_phase(phase: ObjectiveConfig, task: PlannedTask) -> str:
         return ""
     prompts = {"query": phase.query_prompt, "document": phase.document_prompt}
     notes = _other_settings(task, phase.pooling, phase.attention, setting="protocol.")
-    return "; ".join([*notes, *_unread_prompts(task, prompts)])
+    compared = _other_similarity(getattr(phase, "similarity", "cosine"))
+    return "; ".join([*notes, *compared, *_unread_prompts(task, prompts)])
 
 
 def _compares_vectors(task: PlannedTask) -> bool:
@@ -263,6 +265,11 @@ def _other_settings(
         sets = " ".join(f"{setting}{each}" for each in other)
         was = f"the model's vectors were trained with {' and '.join(other)}"
         yield f"{was}; use {sets} to score them the same way"
+
+
+def _other_similarity(similarity: str) -> Iterator[str]:
+    if similarity != "cosine":
+        yield f"the task compares vectors by their cosine, and the model by '{similarity}'"
 
 
 def _unread_prompts(task: PlannedTask, prompts: Mapping[str, str]) -> Iterator[str]:

@@ -153,8 +153,8 @@ class Example:
         check_labels(labels, where=where)
 
     @classmethod
-    def check_train(cls, examples: Sequence[Any], *, where: str) -> None:
-        """Check that a training split as a whole teaches something."""
+    def check_split(cls, split: str, examples: Sequence[Any], *, where: str) -> None:
+        """Check that a split as a whole can be learned from, or scored."""
 
     @classmethod
     def check_splits(cls, splits: Mapping[str, Sequence[Row]]) -> None:
@@ -244,8 +244,8 @@ class RecordFiles(Examples):
             splits[split], clusters[split] = self._unique(
                 rows(path), labels, description.template, where=str(path)
             )
-        if train := splits.get("train"):
-            self.record.check_train(train, where=str(paths["train"]))
+        for split, examples in splits.items():
+            self.record.check_split(split, examples, where=str(paths[split]))
         details = self.record.details(next(rows(next(iter(paths.values())))), description)
         return ExampleTask(
             replace(
@@ -334,9 +334,9 @@ class RecordFiles(Examples):
             examples, _ = self._unique(written, names, file.template, where=path)
             parsed[split] = [*zip(written, examples, strict=True)]
         cut = cut_splits(parsed, file, where=where)
-        if train := cut.get("train"):
-            examples = [example for _, example in train]
-            self.record.check_train(examples, where=str(train[0][0].path))
+        for split, part in cut.items():
+            examples = [example for _, example in part]
+            self.record.check_split(split, examples, where=str(part[0][0].path))
         splits = {split: [row.value for row, _ in part] for split, part in cut.items()}
         counts = {split: len(part) for split, part in cut.items()}
         return TaskContent(splits=splits, labels=names), counts

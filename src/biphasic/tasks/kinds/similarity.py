@@ -9,7 +9,7 @@ mean.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -40,6 +40,16 @@ if TYPE_CHECKING:
     from biphasic.tasks.encoding import Encoder, FinetunedModel
 
 
+def _check_values(values: Iterable[float], split: str, *, where: str) -> None:
+    """Refuse a split whose values are all equal: nothing is learned of it, and none correlates."""
+    if len(different := {*values}) == 1:
+        name = "training" if split == "train" else split
+        raise DataError(
+            f"{where}: all values of the {name} split are {different.pop():g}; give examples with "
+            "different values"
+        )
+
+
 @dataclass(frozen=True, slots=True, config=FIELDS)
 class SentencePair(Example):
     """Two sentences and how similar people find them."""
@@ -51,6 +61,10 @@ class SentencePair(Example):
         Real, Field(validation_alias=AliasChoices("score", "similarity_score", "label"))
     ]
     _not_empty = field_validator("text_a", "text_b")(not_empty)
+
+    @classmethod
+    def check_split(cls, split: str, examples: Sequence[SentencePair], *, where: str) -> None:
+        _check_values((example.score for example in examples), split, where=where)
 
 
 class SimilarityLearner(Learner):
@@ -133,12 +147,8 @@ class ValuedText(AnsweredText):
     answer: Annotated[Real, Field(validation_alias=AliasChoices("value", "score", "label"))]
 
     @classmethod
-    def check_train(cls, examples: Sequence[AnsweredText], *, where: str) -> None:
-        if len(different := {example.answer for example in examples}) == 1:
-            raise DataError(
-                f"{where}: all values of the training split are {different.pop():g}; there is "
-                "nothing to learn"
-            )
+    def check_split(cls, split: str, examples: Sequence[AnsweredText], *, where: str) -> None:
+        _check_values((example.answer for example in examples), split, where=where)
 
 
 class ValueLearner(TextLearner):
