@@ -194,7 +194,7 @@ def corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str | None
         return CorpusConfig(folder=path)
     if (path / DETAILS).is_file() and is_complete(path):
         raise DataError(f"{source}: one split of a corpus; give the folder of the whole corpus")
-    named = SourceConfig(source=source).path if source.strip() else Path()
+    named = parse_config(SourceConfig, {"source": source}, where="corpus").path
     if named is not None and not named.exists():
         raise DataError(f"{source}: no such file or folder; give text, or hf:DATASET")
     return corpus_settings({"sources": [source]})
