@@ -207,12 +207,19 @@ def read_record(folder: Path) -> dict[str, Any]:
     parts = [record.get(key) if isinstance(record, dict) else None for key in ("origin", "sources")]
     if not all(isinstance(part, dict) for part in parts):
         raise DataError(f"{folder / RECORD}: damaged: no 'origin' and 'sources'; {_remedy(folder)}")
+    with reading(folder / RECORD, DataError, remedy=_remedy(folder), failure="damaged"):
+        # What readers take from it.
+        list(_notes(record))
+        list(heldout_fractions(record["origin"]))
     return record
 
 
 def notes_on(folder: Path) -> Iterator[str]:
     """Yield by source what a finished build skipped, and how many documents hold NUL characters."""
-    record = read_record(folder)
+    yield from _notes(read_record(folder))
+
+
+def _notes(record: Mapping[str, Any]) -> Iterator[str]:
     for name, counts in record["sources"].items():
         if reasons := _reasons(counts["left_out"]):
             yield f"{name}: documents skipped: {reasons}"
@@ -222,6 +229,14 @@ def notes_on(folder: Path) -> Iterator[str]:
                 "text; often they come from a wrong encoding or a binary file"
             )
     yield from files_skipped(_sources(record["origin"]))
+
+
+def heldout_fractions(origin: dict[str, Any]) -> Iterator[float]:
+    """Yield the fractions that a build, or each part of a merged one, holds out."""
+    for part in origin.get("merged", ()):
+        yield from heldout_fractions(part)
+    if "settings" in origin:
+        yield origin["settings"]["heldout_fraction"]
 
 
 def _sources(origin: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -15,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.amounts import percent
-from biphasic.data.building.build import RECORD, CorpusFolders, building, read_record
+from biphasic.data.building.build import (
+    RECORD,
+    CorpusFolders,
+    building,
+    heldout_fractions,
+    read_record,
+)
 from biphasic.data.building.gather import unique_names
 from biphasic.data.building.mask_token import count_special_tokens, find_token
 from biphasic.data.building.selection import SeenDigests, digest_of
@@ -387,14 +393,6 @@ def _merged_record(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "sources": {name: counts for name, (_, counts) in zip(names, parts, strict=True)},
         **({"special_in_text": dict(special)} if special else {}),
     }
-
-
-def heldout_fractions(origin: dict[str, Any]) -> Iterator[float]:
-    """Yield the fractions that a build, or each part of a merged one, holds out."""
-    for part in origin.get("merged", ()):
-        yield from heldout_fractions(part)
-    if "settings" in origin:
-        yield origin["settings"]["heldout_fraction"]
 
 
 def _origin(corpus: Corpus) -> dict[str, object]:

@@ -15,11 +15,12 @@ from biphasic.data.building.build import (
     CorpusFolders,
     build_corpus,
     corpus_origin,
+    heldout_fractions,
     is_built,
     notes_on,
     read_record,
 )
-from biphasic.data.building.built import heldout_fractions, read_tokenizer, verify_tokenizer
+from biphasic.data.building.built import read_tokenizer, verify_tokenizer
 from biphasic.data.building.config import CorpusConfig, corpus_name
 from biphasic.data.building.gather import BuildProgress, BuildReport
 from biphasic.data.building.selection import TaskTexts
