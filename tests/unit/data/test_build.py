@@ -703,6 +703,14 @@ def test_a_source_that_gives_no_text_is_named(tmp_path, configure):
     assert warned == ["warning: t.jsonl:ger: gives no training document; check its path and 'only'"]
 
 
+def test_all_sources_are_opened_before_one_is_tokenised(tmp_path, files, configure):
+    said: list[str] = []
+    sources = [files / "big.jsonl", {"source": str(files / "small.jsonl"), "column": "body"}]
+    with pytest.raises(DataError, match=r"small\.jsonl:1: no column 'body'"):
+        build(configure(*sources), tmp_path / "c", say=said.append)
+    assert "tokenising" not in said
+
+
 def test_workers_are_as_many_as_the_process_may_use(monkeypatch, all_cores):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 8}, raising=False)
     assert all_cores() == 3

@@ -121,6 +121,8 @@ def build_corpus(
                 tokenizer = _tokenizer(config, work, is_in_task, say=say)
                 write_tokenizer(tokenizer, folders.tokenizer)
             check_tokenizer(TextTokenizer.load(folders.tokenizer))
+            for source in config.sources:  # the last may be read hours later
+                next(read_documents(source, config.context), None)
             say("tokenising")
             blend = Blend(
                 config, work, folders.tokenizer, block_bytes=block_bytes, is_in_task=is_in_task
