@@ -199,7 +199,13 @@ def has_values(row: Mapping[str, Any], only: Mapping[str, str], *, where: str) -
     for column in only:
         if column not in row:
             raise DataError(_missing_column(column, row, where=where))
-    return all(as_setting(row[column]) == value for column, value in only.items())
+    return all(_is_value(row[column], value) for column, value in only.items())
+
+
+def _is_value(cell: object, value: str) -> bool:
+    # A column of whole numbers with empty cells is often read as one of floats.
+    is_whole = isinstance(cell, float) and cell.is_integer()
+    return as_setting(cell) == value or (is_whole and str(int(cell)) == value)
 
 
 def as_setting(value: Any) -> str:
