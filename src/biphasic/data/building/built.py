@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ from biphasic.errors import CheckpointError, ConfigError, DataError
 from biphasic.files import write_json
 from biphasic.locks import sole_writer
 from biphasic.shown import Shown
-from biphasic.store import TOKENIZER, is_complete
+from biphasic.store import PLUGIN, TOKENIZER, is_complete, sealed_in
 
 _MOST_ROWS = 4096  # maximum rows for measuring the fill rate
 _SAMPLE_TOKENS = 64
@@ -328,6 +329,8 @@ def merge_builds(
                 write_tokenizer(TextTokenizer.load(parts[0].tokenizer), folders.tokenizer)
             _write(train, folders.train)
             _write(heldout, folders.heldout)
+            for code in (path for source in sources for path in sealed_in(source / PLUGIN.place)):
+                copytree(code, folder / PLUGIN.place / code.name, dirs_exist_ok=True)
             write_json(folder / RECORD, merged)
     return folders
 
@@ -388,10 +391,13 @@ def _merged_record(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     special = Counter[str]()
     for record in records:
         special.update(record.get("special_in_text", {}))
+    named = [item for record in records for item in record.get("plugins", {}).items()]
+    plugins = {name: sorted({*chain(*(n for key, n in named if key == name))}) for name, _ in named}
     return {
         "origin": {"merged": [record["origin"] for record in records]},
         "sources": {name: counts for name, (_, counts) in zip(names, parts, strict=True)},
         **({"special_in_text": dict(special)} if special else {}),
+        **({"plugins": plugins} if plugins else {}),
     }
 
 
