@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import sqlite3
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -701,6 +702,18 @@ def test_a_source_that_gives_no_text_is_named(tmp_path, configure):
     build(configure(*sources, heldout_fraction=0.1), tmp_path / "c", say=said.append)
     warned = [line for line in said if "no training document" in line]
     assert warned == ["warning: t.jsonl:ger: gives no training document; check its path and 'only'"]
+
+
+@pytest.mark.parametrize("trains", [{}, {"tokenizer": None}])
+def test_a_full_disk_for_the_index_of_texts_is_named(tmp_path, monkeypatch, configure, trains):
+    def fill(*_):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    write_texts(tmp_path / "t.jsonl", ["the array of rows"])
+    monkeypatch.setattr("biphasic.data.building.selection.SeenDigests.add", fill)
+    config = configure(tmp_path / "t.jsonl", deduplicate=True, **trains)
+    with pytest.raises(OSError, match=r"No space left on device: '.*c/\.building'"):
+        build(config, tmp_path / "c")
 
 
 def test_all_sources_are_opened_before_one_is_tokenised(tmp_path, files, configure):

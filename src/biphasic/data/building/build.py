@@ -50,7 +50,7 @@ from biphasic.data.tokens.tokenizer import (
     train_tokenizer,
     write_tokenizer,
 )
-from biphasic.errors import ConfigError, DataError, reading
+from biphasic.errors import ConfigError, DataError, naming, reading
 from biphasic.files import read_json, remove_partials, write_json
 from biphasic.locks import LOCK, hold
 from biphasic.plugins import keep_files, named_plugins
@@ -334,7 +334,7 @@ def sample_training_text(
             else:
                 num_heldout += 1
 
-    with Selection(config, folder, is_in_task) as selection:
+    with naming(folder), Selection(config, folder, is_in_task) as selection:
         for source, quota in zip(config.sources, quotas, strict=True):
             sample.extend(islice(training_texts(source), config.max_documents), max_bytes=quota)
     if not (texts := sample.texts()):

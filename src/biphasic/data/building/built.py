@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from shutil import copytree
+from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ from biphasic.data.corpus import (
 from biphasic.data.rows import NUM_SPECIAL, BatchShape, RowPlan
 from biphasic.data.tokens.shards import ShardContent
 from biphasic.data.tokens.tokenizer import TextTokenizer, write_tokenizer
-from biphasic.errors import CheckpointError, ConfigError, DataError
+from biphasic.errors import CheckpointError, ConfigError, DataError, naming
 from biphasic.files import write_json
 from biphasic.locks import sole_writer
 from biphasic.shown import Shown
@@ -151,7 +152,7 @@ def fill_rate(lengths: NDArray[np.int64], *, max_seqlen: int) -> tuple[float, in
 def count_duplicates(corpus: Corpus) -> int:
     """Count documents whose exact tokens occurred before, with bounded memory."""
     num_duplicates = 0
-    with closing(SeenDigests()) as seen:
+    with naming(gettempdir()), closing(SeenDigests()) as seen:
         for _, tokens, lengths in corpus.shards():
             end = 0
             for length in lengths.tolist():

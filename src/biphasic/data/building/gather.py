@@ -35,7 +35,7 @@ from biphasic.data.tokens.shards import (
     ShardMaker,
     read_shard,
 )
-from biphasic.errors import DataError
+from biphasic.errors import DataError, naming
 from biphasic.progress import progress_bar
 
 SPLITS: tuple[CorpusSplit, ...] = get_args(CorpusSplit)
@@ -323,6 +323,7 @@ class Blend:
         """Read and tokenize the sources, as far as each belongs to the corpus."""
         config = self.config
         with (
+            naming(self._work),
             Selection(config, self._work, self._is_in_task) as self.selection,
             ShardMaker(
                 self._work / "shards", self._tokenizer_folder, num_workers=num_workers
