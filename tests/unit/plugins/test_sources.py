@@ -91,6 +91,15 @@ def test_a_source_that_yields_something_else_is_refused(spec, tmp_path, edits, m
         tokenizer.train([str(spec)], tmp_path / "words", vocab_size=300)
 
 
+def test_the_same_source_twice_is_refused(spec):
+    named = "{source: './mail.py:Mailbox', file: list.mbox, share: 1}"
+    spec.write_text(f"sources: [{named}, {named.replace('1', '2')}]")
+    with pytest.raises(ConfigError, match="is the same text as"):
+        load(spec)
+    spec.write_text(f"sources: [{named}, {named.replace('1}', '1, subjects: false}')}]")
+    assert len(load(spec).sources) == 2
+
+
 def test_what_is_in_the_identity_of_a_corpus(spec, tmp_path):
     config = load(spec)
     place = locate_corpus(config, tmp_path)
