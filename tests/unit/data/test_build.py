@@ -627,6 +627,10 @@ REFUSED = {
         lambda f: ([{"source": str(f.big), "only": {"license": "none"}}], {}),
         DataError, "no column 'license'",
     ),
+    "a column of a document": (
+        lambda f: ([{"source": str(f.one), "column": "body"}], {}),
+        DataError, "one.txt: one document, without columns; omit 'column'",
+    ),
     "columns of a document": (
         lambda f: ([{"source": str(f.one), "only": {"language": "de"}}], {}),
         DataError, "one.txt: one document, without columns; omit 'only'",
