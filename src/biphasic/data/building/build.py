@@ -121,8 +121,7 @@ def build_corpus(
                 tokenizer = _tokenizer(config, work, is_in_task, say=say)
                 write_tokenizer(tokenizer, folders.tokenizer)
             check_tokenizer(TextTokenizer.load(folders.tokenizer))
-            for source in config.sources:  # the last may be read hours later
-                next(read_documents(source, config.context), None)
+            open_sources(config)
             say("tokenising")
             blend = Blend(
                 config, work, folders.tokenizer, block_bytes=block_bytes, is_in_task=is_in_task
@@ -145,6 +144,12 @@ def build_corpus(
             record = {"origin": origin, "sources": counts, **ends, **special, **code}
             write_json(folder / RECORD, record)
     return folders
+
+
+def open_sources(config: CorpusConfig) -> None:
+    """Read the first document of each source, as the last source may be read hours later."""
+    for source in config.sources:
+        next(read_documents(source, config.context), None)
 
 
 @contextmanager

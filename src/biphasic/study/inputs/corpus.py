@@ -18,6 +18,7 @@ from biphasic.data.building.build import (
     heldout_fractions,
     is_built,
     notes_on,
+    open_sources,
     read_record,
 )
 from biphasic.data.building.built import read_tokenizer, verify_tokenizer
@@ -281,7 +282,9 @@ def prepare_corpus(
     if config.folder is None and not is_built(folder):
         for own in phase_corpora(recipes).values():
             if isinstance(own, CorpusConfig):
-                locate_corpus(own.at_commits(), store)  # a source may be missing
+                text = own.at_commits()
+                locate_corpus(text, store)  # a source may be missing
+                open_sources(text)
         if any(phase.lora for recipe in recipes for phase in recipe.phases):
             from biphasic.model.lora import require_peft  # noqa: PLC0415 - imports torch
 
