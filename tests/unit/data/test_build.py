@@ -612,8 +612,12 @@ REFUSED = {
         lambda f: ([f.big], {"tokenizer": f.spoilt}), DataError, "contains the mask token"
     ),
     "a source too small for its size": (
-        lambda f: ([f.big, f.small], {"max_tokens": 10**6, "share": {"temperature": 1}}),
-        DataError, "tokens, but its share of max_tokens is", "would fit",
+        lambda f: ([f.big, f.small], {"max_tokens": 10**6, "share": {"temperature": 0.5}}),
+        DataError, "small.jsonl: ", "tokens, but its share of max_tokens is", "would fit",
+    ),
+    "a source too small for its share, before others": (
+        lambda f: ([share(f.big, 1), share(f.small, 1)], {"max_tokens": 10**6}),
+        DataError, "big.jsonl: ", "would fit, if later sources, not read yet, have enough",
     ),
     "no text to mix": (
         lambda f: ([f.big, f.empty], {"share": {"temperature": 1}}),
