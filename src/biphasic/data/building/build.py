@@ -41,8 +41,13 @@ from biphasic.data.building.mask_token import (
 from biphasic.data.building.selection import NO_TASKS, Selection, TaskTexts, digest_of
 from biphasic.data.corpus import DETAILS, REMEDY, Corpus, assemble_corpus
 from biphasic.data.text.near_duplicates import COMPARISON_VERSION
-from biphasic.data.text.source import TextSource
-from biphasic.data.text.sources import files_skipped, read_documents, source_origin
+from biphasic.data.text.source import TextSource, is_one_document
+from biphasic.data.text.sources import (
+    SourceConfig,
+    files_skipped,
+    read_documents,
+    source_origin,
+)
 from biphasic.data.tokens.shards import BLOCK_BYTES, token_dtype
 from biphasic.data.tokens.tokenizer import (
     TextTokenizer,
@@ -116,12 +121,12 @@ def build_corpus(
     with building(folder, origin, say=say) as work:
         if work:
             keep_files(folder, config)
+            open_sources(config)
             is_in_task = tasks.load()
             if not is_complete(folders.tokenizer):
                 tokenizer = _tokenizer(config, work, is_in_task, say=say)
                 write_tokenizer(tokenizer, folders.tokenizer)
             check_tokenizer(TextTokenizer.load(folders.tokenizer))
-            open_sources(config)
             say("tokenising")
             blend = Blend(
                 config, work, folders.tokenizer, block_bytes=block_bytes, is_in_task=is_in_task
@@ -149,6 +154,9 @@ def build_corpus(
 def open_sources(config: CorpusConfig) -> None:
     """Read the first document of each source, as the last source may be read hours later."""
     for source in config.sources:
+        path = source.path if isinstance(source, SourceConfig) else None
+        if path and is_one_document(path) and path.is_file() and source.column != "text":
+            raise DataError(f"{path}: one document, without columns; omit 'column'")
         next(read_documents(source, config.context), None)
 
 

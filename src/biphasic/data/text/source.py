@@ -117,8 +117,6 @@ def read_text_files(
     read.
     """
     listing = find_text_files(path)
-    if listing.files == (path,) and is_one_document(path) and column != "text":
-        raise DataError(f"{path}: one document, without columns; omit 'column'")
     for file in listing.files:
         read = _reader_of(file)
         assert read is not None  # noqa: S101 - `find_text_files` lists no others

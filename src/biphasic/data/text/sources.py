@@ -136,8 +136,8 @@ class SourceConfig(TextSource):
                     continue
                 yield document_of(row, column=column, place=f"{hub.split}:{number}", where=where)
         elif self._has_pairs:
-            if self.only or self.column != SourceConfig.model_fields["column"].default:
-                raise DataError("texts of pairs have no columns; omit 'column' and 'only'")
+            if self.only:
+                raise DataError("texts of pairs have no columns; omit 'only'")
             yield from _texts_of_pairs(expanded(self.source))
         else:
             path = expanded(self.source)
