@@ -154,9 +154,10 @@ def build_corpus(
 def open_sources(config: CorpusConfig) -> None:
     """Read the first document of each source, as the last source may be read hours later."""
     for source in config.sources:
-        path = source.path if isinstance(source, SourceConfig) else None
-        if path and is_one_document(path) and path.is_file() and source.column != "text":
-            raise DataError(f"{path}: one document, without columns; omit 'column'")
+        if isinstance(source, SourceConfig) and source.column != "text":
+            path = source.path
+            if path and is_one_document(path) and path.is_file():
+                raise DataError(f"{path}: one document, without columns; omit 'column'")
         next(read_documents(source, config.context), None)
 
 

@@ -202,10 +202,11 @@ def has_values(row: Mapping[str, Any], only: Mapping[str, str], *, where: str) -
     return all(_is_value(row[column], value) for column, value in only.items())
 
 
-def _is_value(cell: object, value: str) -> bool:
+def _is_value(cell: Any, value: str) -> bool:
     # A column of whole numbers with empty cells is often read as one of floats.
-    is_whole = isinstance(cell, float) and cell.is_integer()
-    return as_setting(cell) == value or (is_whole and str(int(cell)) == value)
+    if isinstance(cell, float) and cell.is_integer() and str(int(cell)) == value:
+        return True
+    return as_setting(cell) == value
 
 
 def as_setting(value: Any) -> str:
