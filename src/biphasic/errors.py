@@ -41,6 +41,7 @@ _ABOUT_THE_PATH = {
 
 _ERROR_NUMBER = re.compile(r"(?:os error |\[Errno )(\d+)")
 _CUT_SHORT = re.compile(r"\d+ requested and \d+ written")
+_OF_SQLITE = {"database or disk is full": errno.ENOSPC, "disk I/O error": errno.EIO}
 
 _NUMBERED = re.compile(r"biphasic\.[a-z]+/(\d{1,9})")
 _NEWEST = 1  # Number of all formats. If one gets another, this becomes a table.
@@ -239,7 +240,8 @@ def system_fault_in(text: str, path: object) -> OSError | None:
     """Return the system fault that a text names, as in `os error 28`; None if it names none."""
     if cut := _CUT_SHORT.search(text):  # numpy does not say why
         return OSError(errno.ENOSPC, f"cannot be written whole ({cut[0]})", str(path))
-    for number in map(int, _ERROR_NUMBER.findall(text)):
+    named = [_OF_SQLITE[text]] if text in _OF_SQLITE else map(int, _ERROR_NUMBER.findall(text))
+    for number in named:
         fault = OSError(number, os.strerror(number), str(path))
         if is_system_fault(fault):
             return fault

@@ -70,8 +70,9 @@ def _hash_of(path: Path, source: bytes) -> str:
 def module_of(code: str, file: str) -> ModuleType:
     """Import the file with a hash of code, from where settings named it or from a store."""
     if code not in _sources:
-        copies = (Store(store).folder(PLUGIN, code) / file for store in _stores)
-        path = next((copy for copy in copies if copy.is_file()), None)
+        # By whatever name it was copied first: a copy of the file has the same hash.
+        folders = (Store(store).folder(PLUGIN, code) for store in _stores)
+        path = next((copy for folder in folders for copy in folder.glob("*.py")), None)
         if path is None:
             raise ConfigError(
                 f"{file}: not found with the code {code[:12]}, neither in its folder nor in the "

@@ -32,7 +32,7 @@ _NAMED = re.compile(
     r"((?P<file>(?:.*/)?[\w.-]+\.py):(?P<type>[A-Za-z_]\w*)|(?P<name>[a-z][\w.-]*))"
     r"(?:@(?P<code>[0-9a-f]{64}))?"
 )
-_HASHED = r"[\w.:-]+@[0-9a-f]{64}"
+_HASHED = r"[\w.:\\-]+@[0-9a-f]{64}"  # JSON may spell letters as \u00fc
 _KEYS = re.compile(r"(.*\.)?(objective|optimizer\.name|kind|sources?|executor)")
 """Settings that may name a plugin, also in a study's axes."""
 
@@ -90,7 +90,7 @@ def _settings_of_plugins(value: object) -> Iterator[tuple[Config, Plugin]]:
 
 def references_in(record: object) -> list[str]:
     """Return what names plugins in a record, with their hashes."""
-    return sorted(set(re.findall(rf'"({_HASHED})"', json.dumps(record))))
+    return sorted(set(re.findall(rf'"({_HASHED})"', json.dumps(record, ensure_ascii=False))))
 
 
 def without_code(text: str) -> str:

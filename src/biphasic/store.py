@@ -157,7 +157,7 @@ def _note_of(card: Path) -> dict[str, Any] | None:
     """Return the note of inputs and files in a model card; None without a readable one."""
     # A card may be edited, or be another program's: a model folder is then simply not sealed.
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    with suppress(json.JSONDecodeError):
+    with suppress(ValueError, RecursionError):  # a number may be too long, or lists too deep
         if match := _NOTE.search(text):
             return json.loads(match[1])
     return None

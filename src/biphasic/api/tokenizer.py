@@ -63,6 +63,8 @@ class Train(Verb):
         from biphasic.locks import sole_writer
         from biphasic.store import is_complete
 
+        if not self.sources:
+            raise ConfigError("sources: is empty; give text to train on")
         folder = expanded(self.out)
         if folder.exists() and not is_complete(folder):
             raise ConfigError(

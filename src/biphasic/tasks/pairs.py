@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 
-from biphasic.config import Config
+from biphasic.config import Config, parse_config
 from biphasic.data.building.selection import NO_TASKS, TaskTexts
 from biphasic.data.pairs import Pair, Pairs, write_pairs, written_once
 from biphasic.data.text.near_duplicates import (
@@ -311,15 +311,14 @@ def _sources(
 ) -> Iterator[_Source]:
     resolve = asked_once()
     for table in config.tables:
-        hub = None
-        if table.startswith("hf:"):
-            named = parse_hub(table)
-            if named.column:
-                raise ConfigError(f"{table}: pairs have columns of their own; omit '?column='")
-            hub = named.at_commit(copies, resolve)
-            origin = hub.fingerprint(copies)
-        else:
+        hub = parse_config(SourceConfig, {"source": table}, where="pairs build").hub
+        if hub is None:
             origin = {"sha256": file_sha256(_open_table(table).path)}
+        elif hub.column:
+            raise ConfigError(f"{table}: pairs have columns of their own; omit '?column='")
+        else:
+            hub = hub.at_commit(copies, resolve)
+            origin = hub.fingerprint(copies)
         read = partial(table_pairs, table, hub=hub, copies=copies)
         yield _Source(Path(table).name, origin, read)
     for name in config.tasks:

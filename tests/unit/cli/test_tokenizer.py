@@ -11,8 +11,10 @@ import threading
 import pytest
 from typer.testing import CliRunner
 
+from biphasic import tokenizer
 from biphasic.cli.commands import tokenizer_app
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
+from biphasic.errors import ConfigError
 from biphasic.pydocs.documents import load_documents
 from mini_study import command
 
@@ -47,6 +49,11 @@ def test_train_gives_the_library_s_result_and_prints_it(texts, documents, tmp_pa
     assert messages[0] == "read 61 documents, 8.97 kB of text"
     assert messages[1] == "vocabulary: 310 entries"
     assert messages[2] == f"tokenizer: {out}"
+
+
+def test_no_source_is_no_text(tmp_path):
+    with pytest.raises(ConfigError, match="sources: is empty; give text"):
+        tokenizer.train([], tmp_path / "made")
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import sqlite3
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -611,8 +612,12 @@ REFUSED = {
         lambda f: ([f.big], {"tokenizer": f.spoilt}), DataError, "contains the mask token"
     ),
     "a source too small for its size": (
-        lambda f: ([f.big, f.small], {"max_tokens": 10**6, "share": {"temperature": 1}}),
-        DataError, "tokens, but its share of max_tokens is", "would fit",
+        lambda f: ([f.big, f.small], {"max_tokens": 10**6, "share": {"temperature": 0.5}}),
+        DataError, "small.jsonl: ", "tokens, but its share of max_tokens is", "would fit",
+    ),
+    "a source too small for its share, before others": (
+        lambda f: ([share(f.big, 1), share(f.small, 1)], {"max_tokens": 10**6}),
+        DataError, "big.jsonl: ", "would fit, if later sources, not read yet, have enough",
     ),
     "no text to mix": (
         lambda f: ([f.big, f.empty], {"share": {"temperature": 1}}),
@@ -625,6 +630,10 @@ REFUSED = {
     "a value that no row has": (
         lambda f: ([{"source": str(f.big), "only": {"license": "none"}}], {}),
         DataError, "no column 'license'",
+    ),
+    "a column of a document": (
+        lambda f: ([{"source": str(f.one), "column": "body"}], {}),
+        DataError, "one.txt: one document, without columns; omit 'column'",
     ),
     "columns of a document": (
         lambda f: ([{"source": str(f.one), "only": {"language": "de"}}], {}),
@@ -701,6 +710,26 @@ def test_a_source_that_gives_no_text_is_named(tmp_path, configure):
     build(configure(*sources, heldout_fraction=0.1), tmp_path / "c", say=said.append)
     warned = [line for line in said if "no training document" in line]
     assert warned == ["warning: t.jsonl:ger: gives no training document; check its path and 'only'"]
+
+
+@pytest.mark.parametrize("trains", [{}, {"tokenizer": None}])
+def test_a_full_disk_for_the_index_of_texts_is_named(tmp_path, monkeypatch, configure, trains):
+    def fill(*_):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    write_texts(tmp_path / "t.jsonl", ["the array of rows"])
+    monkeypatch.setattr("biphasic.data.building.selection.SeenDigests.add", fill)
+    config = configure(tmp_path / "t.jsonl", deduplicate=True, **trains)
+    with pytest.raises(OSError, match=r"No space left on device: '.*c/\.building'"):
+        build(config, tmp_path / "c")
+
+
+def test_all_sources_are_opened_before_one_is_tokenised(tmp_path, files, configure):
+    said: list[str] = []
+    sources = [files / "big.jsonl", {"source": str(files / "small.jsonl"), "column": "body"}]
+    with pytest.raises(DataError, match=r"small\.jsonl:1: no column 'body'"):
+        build(configure(*sources), tmp_path / "c", say=said.append)
+    assert "tokenising" not in said
 
 
 def test_workers_are_as_many_as_the_process_may_use(monkeypatch, all_cores):

@@ -429,11 +429,21 @@ def test_a_merge_that_is_refused_leaves_nothing(tmp_path, builds):
     assert not (tmp_path / "merged").exists()
 
 
-@pytest.mark.parametrize("damaged", ["[]", "{}", '{"origin": {}, "sources": []}'])
-def test_a_damaged_record_is_named(builds, damaged):
+@pytest.mark.parametrize(
+    ("damaged", "reason"),
+    [
+        ("[]", "no 'origin' and 'sources'"),
+        ("{}", "no 'origin' and 'sources'"),
+        ('{"origin": {}, "sources": []}', "no 'origin' and 'sources'"),
+        ('{"origin": {}, "sources": {"one": {}}}', "left_out"),
+        ('{"origin": {"settings": {}}, "sources": {}}', "heldout_fraction"),
+    ],
+)
+def test_a_damaged_record_is_named(builds, damaged, reason):
     (builds[0] / "built.json").write_text(damaged)
-    with pytest.raises(DataError, match=r"built\.json: .* 'origin' and 'sources'"):
-        verify_build(builds[0])
+    for read in (verify_build, lambda folder: merge_builds([folder], folder / "m", say=print)):
+        with pytest.raises(DataError, match=rf"built\.json: .*{reason}.*; restore it"):
+            read(builds[0])
 
 
 def test_no_corpora_are_refused(tmp_path):

@@ -128,6 +128,16 @@ def test_hub_datasets_through_local_copies(copies, streaming):
     assert more == [SourceDocument("test:0", "t", None, "MIT")]
 
 
+def test_whole_numbers_are_found_beside_empty_cells(tmp_path):
+    (tmp_path / "years").mkdir()
+    (tmp_path / "years/train.csv").write_text("text,year\na,2020\nb,\nc,2021\n")
+    pq.write_table(pa.table({"text": ["a", "c"], "year": [2020.0, 2021.5]}), tmp_path / "y.parquet")
+    for name in (f"hf:{tmp_path / 'years'}", str(tmp_path / "y.parquet")):
+        for year in (2020, "2020.0"):
+            own = source({"source": name, "only": {"year": year}})
+            assert [document.text for document in read_documents(own)] == ["a"]
+
+
 def test_a_folder_in_the_hub_s_layout(copies):
     documents = read_documents(source(f"hf:{copies / 'acme/tiny'}"))
     assert [document.id for document in documents] == ["7", "8", "9"]

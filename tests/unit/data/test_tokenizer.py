@@ -232,7 +232,7 @@ REFUSED = {
     "a declaration that is no token": (settings(eos_token={"x": 1}), "'eos_token' is declared as"),
     "a list of tokens": (settings(eos_token=["</s>"]), "'eos_token' is declared as"),
     "a token that is a number": (settings(eos_token={"content": 3}), "'eos_token' is declared as"),
-    "a token outside the vocabulary": (settings(eos_token="<e>"), "'<e>' ", "vocabulary"),  # noqa: S106
+    "a token outside the vocabulary": (settings(eos_token="<e>"), "'<e>' ", "; correct"),  # noqa: S106
     "no JSON": (write("tokenizer.json", "{"), "tokenizer.json: cannot be read"),
     "no rules": (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer.json"),
 }  # fmt: skip

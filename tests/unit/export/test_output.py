@@ -136,7 +136,15 @@ def test_what_was_made_from_something_else_is_refused(made):
         find_made(made, {"model": "b"})
 
 
-@pytest.mark.parametrize("card", [None, "# Mine\n", "<!-- biphasic {oh} -->\n"])
+LONG = f'<!-- biphasic {{"a": {"1" * 5000}}} -->\n'
+DEEP = f'<!-- biphasic {{"a": {"[" * 200_000}}} -->\n'
+
+
+@pytest.mark.parametrize(
+    "card",
+    [None, "# Mine\n", "<!-- biphasic {oh} -->\n", LONG, DEEP],
+    ids=["none", "other", "invalid", "long", "deep"],
+)
 def test_a_folder_without_an_export_note_is_refused(tmp_path, card):
     (tmp_path / "out").mkdir()
     if card:

@@ -132,6 +132,19 @@ def test_a_store_has_the_code_when_the_file_is_gone(path, tmp_path):
     assert Lineage(again, GROUND).identities == Lineage(recipe, GROUND).identities
 
 
+@pytest.mark.parametrize("name", ["again.py", "größe.py"])
+def test_a_store_has_the_code_of_a_copy_under_another_name(path, tmp_path, name):
+    keep_files(tmp_path / "store", read_recipe(path, ()))
+    shutil.copy(tmp_path / "stride.py", tmp_path / name)
+    for store in (tmp_path / "store", tmp_path / "other"):
+        recipe = read_recipe(path, [f"phases.1.objective=./{name}:Stride"])
+        keep_files(store, recipe)
+        forget_plugins()
+        look_in(store)
+        again = Recipe.model_validate_json(recipe.model_dump_json())
+        assert Lineage(again, GROUND).identities == last_state(path)
+
+
 def test_an_edited_copy_is_refused(path, tmp_path):
     recipe = read_recipe(path, ())
     keep_files(tmp_path / "store", recipe)

@@ -6,6 +6,7 @@ import pytest
 
 from biphasic import tokenizer
 from biphasic.data.building.build import build_corpus, corpus_origin
+from biphasic.data.building.built import merge_builds
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.corpus import Corpus
 from biphasic.errors import ConfigError, DataError
@@ -58,6 +59,10 @@ def test_a_corpus_of_a_source_in_a_file(spec, tmp_path):
     names = [json.loads(name) for name in Corpus(folder / "train").names()]
     assert names
     assert {*names} < {*map(str, range(8))}
+    merge_builds([folder], tmp_path / "merged", say=print)
+    assert json.loads((tmp_path / "merged/built.json").read_text())["plugins"] == record["plugins"]
+    [kept] = (tmp_path / "merged/plugins").glob("*/mail.py")
+    assert kept.read_text() == MAILBOX
     # What a job or another machine reads, from the copy alone.
     text = config.model_dump_json()
     (tmp_path / "mail.py").unlink()
@@ -84,6 +89,15 @@ def test_a_source_that_yields_something_else_is_refused(spec, tmp_path, edits, m
         build_corpus(config, tmp_path / "corpus", num_workers=1, say=lambda _: None)
     with pytest.raises(DataError, match=message):
         tokenizer.train([str(spec)], tmp_path / "words", vocab_size=300)
+
+
+def test_the_same_source_twice_is_refused(spec):
+    named = "{source: './mail.py:Mailbox', file: list.mbox, share: 1}"
+    spec.write_text(f"sources: [{named}, {named.replace('1', '2')}]")
+    with pytest.raises(ConfigError, match="is the same text as"):
+        load(spec)
+    spec.write_text(f"sources: [{named}, {named.replace('1}', '1, subjects: false}')}]")
+    assert len(load(spec).sources) == 2
 
 
 def test_what_is_in_the_identity_of_a_corpus(spec, tmp_path):

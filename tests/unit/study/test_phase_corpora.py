@@ -29,6 +29,7 @@ from small_root import prepare, study_of, write_texts
 from tiny_study import clm, mlm
 
 pytestmark = pytest.mark.usefixtures("one_thread", "unprobed")
+README = Path(__file__).parents[3] / "README.md"
 SEEN = " ".join(f"word{n}" for n in range(30))
 
 
@@ -276,6 +277,10 @@ REFUSED = {
         {"corpus": 5}, ConfigError, "phases.1.corpus: expected a mapping of settings (got 5)"
     ),
     "no text": ({"corpus": {"sources": ["none.txt"]}}, DataError, "none.txt: no such file"),
+    "no column": (
+        {"corpus": {"sources": [{"source": str(README), "column": "body"}]}}, DataError,
+        "README.md: one document, without columns",
+    ),
     "no corpus": ({"corpus": "nowhere"}, DataError, "nowhere: no finished corpus here"),
     "pairs": (
         {"corpus": {"max_tokens": 9}, "objective": "contrastive", "pairs": "p", "batch": 4},

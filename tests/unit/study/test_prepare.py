@@ -282,6 +282,9 @@ def test_text_is_named_as_for_adapt(tmp_path):
     assert corpus_settings(file) == corpus_settings({"sources": [str(file)]})
     with pytest.raises(DataError, match=r"b\.jsonl: no such file"):
         corpus_settings(tmp_path / "b.jsonl")
+    for name, message in (("hf:a?c=d", "key 'c'"), ("builtin:a", "builtin:pydocs"), ("", "empty")):
+        with pytest.raises(ConfigError, match=f"^corpus: .*{message}"):
+            corpus_settings(name)
 
 
 def test_a_folder_of_text_may_have_a_folder_train(loads, tmp_path):

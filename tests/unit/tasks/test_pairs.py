@@ -140,6 +140,8 @@ def test_what_is_no_table_is_refused_before_any_source_is_read(tmp_path, make, t
 def test_a_column_of_hub_pairs_is_refused(make):
     with pytest.raises(ConfigError, match=r"pairs have columns of their own; omit '\?column='"):
         make(tables=("hf:a/b?column=text",))
+    with pytest.raises(ConfigError, match=r"pairs build: 'hf:a/b\?spl=x': unknown key 'spl'"):
+        make(tables=("hf:a/b?spl=x",))
 
 
 def test_a_built_folder_gives_back_its_pairs_in_order(tmp_path, make):

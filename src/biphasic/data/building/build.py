@@ -41,8 +41,13 @@ from biphasic.data.building.mask_token import (
 from biphasic.data.building.selection import NO_TASKS, Selection, TaskTexts, digest_of
 from biphasic.data.corpus import DETAILS, REMEDY, Corpus, assemble_corpus
 from biphasic.data.text.near_duplicates import COMPARISON_VERSION
-from biphasic.data.text.source import TextSource
-from biphasic.data.text.sources import files_skipped, read_documents, source_origin
+from biphasic.data.text.source import TextSource, is_one_document
+from biphasic.data.text.sources import (
+    SourceConfig,
+    files_skipped,
+    read_documents,
+    source_origin,
+)
 from biphasic.data.tokens.shards import BLOCK_BYTES, token_dtype
 from biphasic.data.tokens.tokenizer import (
     TextTokenizer,
@@ -50,7 +55,7 @@ from biphasic.data.tokens.tokenizer import (
     train_tokenizer,
     write_tokenizer,
 )
-from biphasic.errors import ConfigError, DataError, reading
+from biphasic.errors import ConfigError, DataError, naming, reading
 from biphasic.files import read_json, remove_partials, write_json
 from biphasic.locks import LOCK, hold
 from biphasic.plugins import keep_files, named_plugins
@@ -116,6 +121,7 @@ def build_corpus(
     with building(folder, origin, say=say) as work:
         if work:
             keep_files(folder, config)
+            open_sources(config)
             is_in_task = tasks.load()
             if not is_complete(folders.tokenizer):
                 tokenizer = _tokenizer(config, work, is_in_task, say=say)
@@ -143,6 +149,16 @@ def build_corpus(
             record = {"origin": origin, "sources": counts, **ends, **special, **code}
             write_json(folder / RECORD, record)
     return folders
+
+
+def open_sources(config: CorpusConfig) -> None:
+    """Read the first document of each source, as the last source may be read hours later."""
+    for source in config.sources:
+        if isinstance(source, SourceConfig) and source.column != "text":
+            path = source.path
+            if path and is_one_document(path) and path.is_file():
+                raise DataError(f"{path}: one document, without columns; omit 'column'")
+        next(read_documents(source, config.context), None)
 
 
 @contextmanager
@@ -207,12 +223,19 @@ def read_record(folder: Path) -> dict[str, Any]:
     parts = [record.get(key) if isinstance(record, dict) else None for key in ("origin", "sources")]
     if not all(isinstance(part, dict) for part in parts):
         raise DataError(f"{folder / RECORD}: damaged: no 'origin' and 'sources'; {_remedy(folder)}")
+    with reading(folder / RECORD, DataError, remedy=_remedy(folder), failure="damaged"):
+        # What readers take from it.
+        list(_notes(record))
+        list(heldout_fractions(record["origin"]))
     return record
 
 
 def notes_on(folder: Path) -> Iterator[str]:
     """Yield by source what a finished build skipped, and how many documents hold NUL characters."""
-    record = read_record(folder)
+    yield from _notes(read_record(folder))
+
+
+def _notes(record: Mapping[str, Any]) -> Iterator[str]:
     for name, counts in record["sources"].items():
         if reasons := _reasons(counts["left_out"]):
             yield f"{name}: documents skipped: {reasons}"
@@ -222,6 +245,14 @@ def notes_on(folder: Path) -> Iterator[str]:
                 "text; often they come from a wrong encoding or a binary file"
             )
     yield from files_skipped(_sources(record["origin"]))
+
+
+def heldout_fractions(origin: dict[str, Any]) -> Iterator[float]:
+    """Yield the fractions that a build, or each part of a merged one, holds out."""
+    for part in origin.get("merged", ()):
+        yield from heldout_fractions(part)
+    if "settings" in origin:
+        yield origin["settings"]["heldout_fraction"]
 
 
 def _sources(origin: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -317,7 +348,7 @@ def sample_training_text(
             else:
                 num_heldout += 1
 
-    with Selection(config, folder, is_in_task) as selection:
+    with naming(folder), Selection(config, folder, is_in_task) as selection:
         for source, quota in zip(config.sources, quotas, strict=True):
             sample.extend(islice(training_texts(source), config.max_documents), max_bytes=quota)
     if not (texts := sample.texts()):

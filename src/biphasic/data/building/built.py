@@ -7,15 +7,23 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
+from shutil import copytree
+from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.amounts import percent
-from biphasic.data.building.build import RECORD, CorpusFolders, building, read_record
+from biphasic.data.building.build import (
+    RECORD,
+    CorpusFolders,
+    building,
+    heldout_fractions,
+    read_record,
+)
 from biphasic.data.building.gather import unique_names
 from biphasic.data.building.mask_token import count_special_tokens, find_token
 from biphasic.data.building.selection import SeenDigests, digest_of
@@ -31,11 +39,11 @@ from biphasic.data.corpus import (
 from biphasic.data.rows import NUM_SPECIAL, BatchShape, RowPlan
 from biphasic.data.tokens.shards import ShardContent
 from biphasic.data.tokens.tokenizer import TextTokenizer, write_tokenizer
-from biphasic.errors import CheckpointError, ConfigError, DataError
+from biphasic.errors import CheckpointError, ConfigError, DataError, naming
 from biphasic.files import write_json
 from biphasic.locks import sole_writer
 from biphasic.shown import Shown
-from biphasic.store import TOKENIZER, is_complete
+from biphasic.store import PLUGIN, TOKENIZER, is_complete, sealed_in
 
 _MOST_ROWS = 4096  # maximum rows for measuring the fill rate
 _SAMPLE_TOKENS = 64
@@ -144,7 +152,7 @@ def fill_rate(lengths: NDArray[np.int64], *, max_seqlen: int) -> tuple[float, in
 def count_duplicates(corpus: Corpus) -> int:
     """Count documents whose exact tokens occurred before, with bounded memory."""
     num_duplicates = 0
-    with closing(SeenDigests()) as seen:
+    with naming(gettempdir()), closing(SeenDigests()) as seen:
         for _, tokens, lengths in corpus.shards():
             end = 0
             for length in lengths.tolist():
@@ -322,6 +330,8 @@ def merge_builds(
                 write_tokenizer(TextTokenizer.load(parts[0].tokenizer), folders.tokenizer)
             _write(train, folders.train)
             _write(heldout, folders.heldout)
+            for code in (path for source in sources for path in sealed_in(source / PLUGIN.place)):
+                copytree(code, folder / PLUGIN.place / code.name, dirs_exist_ok=True)
             write_json(folder / RECORD, merged)
     return folders
 
@@ -382,19 +392,14 @@ def _merged_record(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     special = Counter[str]()
     for record in records:
         special.update(record.get("special_in_text", {}))
+    named = [item for record in records for item in record.get("plugins", {}).items()]
+    plugins = {name: sorted({*chain(*(n for key, n in named if key == name))}) for name, _ in named}
     return {
         "origin": {"merged": [record["origin"] for record in records]},
         "sources": {name: counts for name, (_, counts) in zip(names, parts, strict=True)},
         **({"special_in_text": dict(special)} if special else {}),
+        **({"plugins": plugins} if plugins else {}),
     }
-
-
-def heldout_fractions(origin: dict[str, Any]) -> Iterator[float]:
-    """Yield the fractions that a build, or each part of a merged one, holds out."""
-    for part in origin.get("merged", ()):
-        yield from heldout_fractions(part)
-    if "settings" in origin:
-        yield origin["settings"]["heldout_fraction"]
 
 
 def _origin(corpus: Corpus) -> dict[str, object]:

@@ -33,7 +33,8 @@ from biphasic.files import digest, expanded, is_folder
 def _reading(source: TextSource) -> Any:
     """Return what a source reads, which is one value however its path or dataset is written."""
     if not isinstance(source, SourceConfig):
-        return source  # a plugin may be named twice, with different settings
+        # A plugin may be named twice, with different settings of its own.
+        return source.model_copy(update={"share": None, "license": ""})
     if hub := source.hub:
         return replace(hub, column=hub.column or source.column, streaming=True), source.only
     return source.path and source.path.resolve(), source.column, source.only

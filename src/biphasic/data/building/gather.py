@@ -35,7 +35,7 @@ from biphasic.data.tokens.shards import (
     ShardMaker,
     read_shard,
 )
-from biphasic.errors import DataError
+from biphasic.errors import DataError, naming
 from biphasic.progress import progress_bar
 
 SPLITS: tuple[CorpusSplit, ...] = get_args(CorpusSplit)
@@ -323,6 +323,7 @@ class Blend:
         """Read and tokenize the sources, as far as each belongs to the corpus."""
         config = self.config
         with (
+            naming(self._work),
             Selection(config, self._work, self._is_in_task) as self.selection,
             ShardMaker(
                 self._work / "shards", self._tokenizer_folder, num_workers=num_workers
@@ -378,16 +379,19 @@ class Blend:
             quotas = fitting_quotas(self._shares, available)
         else:
             quotas = token_quotas(self._shares, total)
+        short = [number for number, quota in enumerate(quotas) if quota > available[number]]
+        if short:  # what fits the shortest of them fits all
+            totals = {n: largest_total(self._shares, n, available[n]) for n in short}
+            shortest = min(totals, key=totals.__getitem__)
+            raise self._too_small(shortest, available[shortest], quotas[shortest])
         for number, source in enumerate(gathered):
-            if quotas[number] > available[number]:
-                raise self._too_small(number, available[number], quotas[number])
             self.reaches[source.name] = source.end_within(quotas[number])
         return gathered
 
-    def _too_small(self, source: int, tokens: int, quota: int) -> DataError:
+    def _too_small(self, source: int, tokens: int, quota: int, *, unread: str = "") -> DataError:
         return DataError(
             f"{self.names[source]}: has {tokens:,} tokens, but its share of max_tokens is "
-            f"{quota:,}; max_tokens {largest_total(self._shares, source, tokens)} would fit"
+            f"{quota:,}; max_tokens {largest_total(self._shares, source, tokens)} would fit{unread}"
         )
 
     def _mixture(self, total: int) -> list[Gathered]:
@@ -396,7 +400,9 @@ class Blend:
             reading = self._read(source, Reach(quota))
             gathered.append(reading.finish())
             if gathered[-1].stop is None:
-                raise self._too_small(source, reading.reach.tokens, quota)
+                is_last = source == len(self.names) - 1
+                unread = "" if is_last else ", if later sources, not read yet, have enough"
+                raise self._too_small(source, reading.reach.tokens, quota, unread=unread)
         return gathered
 
     def _read(self, source: int, reach: Reach) -> Gathering:

@@ -199,7 +199,14 @@ def has_values(row: Mapping[str, Any], only: Mapping[str, str], *, where: str) -
     for column in only:
         if column not in row:
             raise DataError(_missing_column(column, row, where=where))
-    return all(as_setting(row[column]) == value for column, value in only.items())
+    return all(_is_value(row[column], value) for column, value in only.items())
+
+
+def _is_value(cell: Any, value: str) -> bool:
+    # A column of whole numbers with empty cells is often read as one of floats.
+    if isinstance(cell, float) and cell.is_integer() and str(int(cell)) == value:
+        return True
+    return as_setting(cell) == value
 
 
 def as_setting(value: Any) -> str:

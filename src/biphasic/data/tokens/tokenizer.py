@@ -236,7 +236,10 @@ class TextTokenizer:
         token = self.special_tokens[role]
         token_id = self._tokenizer.token_to_id(token)
         if token_id is None:
-            raise DataError(f"the tokenizer's {role} token {token!r} is not in its vocabulary")
+            raise DataError(
+                f"the tokenizer's {role} token {token!r} is not in its vocabulary; correct the "
+                f"special tokens in its {_SETTINGS}"
+            )
         return token_id
 
 

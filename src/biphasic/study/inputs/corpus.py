@@ -15,11 +15,13 @@ from biphasic.data.building.build import (
     CorpusFolders,
     build_corpus,
     corpus_origin,
+    heldout_fractions,
     is_built,
     notes_on,
+    open_sources,
     read_record,
 )
-from biphasic.data.building.built import heldout_fractions, read_tokenizer, verify_tokenizer
+from biphasic.data.building.built import read_tokenizer, verify_tokenizer
 from biphasic.data.building.config import CorpusConfig, corpus_name
 from biphasic.data.building.gather import BuildProgress, BuildReport
 from biphasic.data.building.selection import TaskTexts
@@ -194,7 +196,7 @@ def corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str | None
         return CorpusConfig(folder=path)
     if (path / DETAILS).is_file() and is_complete(path):
         raise DataError(f"{source}: one split of a corpus; give the folder of the whole corpus")
-    named = SourceConfig(source=source).path if source.strip() else Path()
+    named = parse_config(SourceConfig, {"source": source}, where="corpus").path
     if named is not None and not named.exists():
         raise DataError(f"{source}: no such file or folder; give text, or hf:DATASET")
     return corpus_settings({"sources": [source]})
@@ -280,7 +282,9 @@ def prepare_corpus(
     if config.folder is None and not is_built(folder):
         for own in phase_corpora(recipes).values():
             if isinstance(own, CorpusConfig):
-                locate_corpus(own.at_commits(), store)  # a source may be missing
+                text = own.at_commits()
+                locate_corpus(text, store)  # a source may be missing
+                open_sources(text)
         if any(phase.lora for recipe in recipes for phase in recipe.phases):
             from biphasic.model.lora import require_peft  # noqa: PLC0415 - imports torch
 
