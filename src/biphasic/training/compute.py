@@ -87,7 +87,7 @@ class ComputeConfig(Config):
         return self.max_tokens_per_pass // row_length
 
     def check_rows(self, phases: Iterable[PlacedPhase]) -> None:
-        """Raise an error if there are more processes than rows in a step."""
+        """Raise an error for more processes than rows in a step, or rows longer than a pass."""
         for placed in phases:
             rows = placed.batches.rows_per_step
             if placed.phase.lora and self.processes > 1:
@@ -100,6 +100,7 @@ class ComputeConfig(Config):
                     f"{self.processes} processes that share them; set compute.processes to "
                     f"{rows} or less"
                 )
+            self.rows_per_pass(placed.longest)  # held-out rows have the recipe's length
 
     def reads_back_every(self, device: torch.device) -> int:
         """Return the number of updates between two loss readings on a device."""
