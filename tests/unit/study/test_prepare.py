@@ -164,6 +164,42 @@ def test_a_tokenizer_with_other_tokens_than_the_model_is_refused_before_text_is_
     assert run(tmp_path / "store", own, recipes=[recipe])[0].open().corpus
 
 
+@pytest.mark.parametrize(
+    ("phase", "reason"),
+    [
+        ({"freeze": ["model.embeddings.*"]}, r"phases\.1\.freeze: no parameter's name matches"),
+        ({"lora": {"rank": 2, "targets": ["query"]}}, r"phases\.1\.lora\.targets: no linear layer"),
+    ],
+)
+@pytest.mark.parametrize("is_built", [False, True])
+def test_parameters_that_a_new_model_lacks_are_refused_before_any_work(
+    loads, tmp_path, make_recipe, phase, reason, is_built
+):
+    clm = {"objective": "clm", "steps": 2}
+    if is_built:
+        run(tmp_path)
+        loads.clear()
+    with pytest.raises(ConfigError, match=reason):
+        run(tmp_path, recipes=[make_recipe(clm, {**clm, **phase})])
+    assert loads == []
+    fitting = {"freeze": ["model.embed_tokens.*", "lm_head.*"]}
+    run(tmp_path, recipes=[make_recipe(clm, {**clm, **fitting})])
+
+
+def test_words_that_a_tokenizer_does_not_mark_are_refused_before_text_is_tokenised(
+    loads, tmp_path, make_recipe
+):
+    marked, folder = run(tmp_path)[0].tokenizer, tmp_path / "unmarked"
+    rules = TextTokenizer.load(marked).rules() | {"pre_tokenizer": None, "decoder": None}
+    shutil.copytree(marked, folder, ignore=shutil.ignore_patterns("manifest.json"))
+    (folder / "tokenizer.json").write_text(json.dumps(rules))
+    unmarked = CorpusConfig(libraries=("rich",), tokenizer=str(folder))
+    recipe = make_recipe({"objective": "mlm", "steps": 2, "selection": "word"})
+    with pytest.raises(ConfigError, match="does not mark word starts"):
+        run(tmp_path, unmarked, recipes=[recipe])
+    assert not (locate_corpus(unmarked, tmp_path) / "train").exists()
+
+
 def test_held_out_text_is_not_trained_on(loads, tmp_path):
     paths, _ = run(tmp_path)
     names = [

@@ -105,9 +105,6 @@ class DataPaths(Config):
         pairs = phase_pairs(recipes)
         for folder in pairs:
             Pairs(folder)
-        vocabulary = vocabulary_of(tokenizer)
-        for phase in (phase for recipe in recipes for phase in recipe.phases):
-            phase.check_vocabulary(vocabulary)
         model, pretrained = pretrained_model(recipes), None
         if model is not None:
             from biphasic.study.inputs.models import fetch_pretrained  # noqa: PLC0415 - reads models
@@ -155,7 +152,10 @@ def phase_corpora(recipes: Iterable[Recipe]) -> dict[str, Path | CorpusConfig]:
 
 
 def check_phase_tokenizers(recipes: Iterable[Recipe], tokenizer: TextTokenizer) -> None:
-    """Check that the finished corpora of phases have the tokenizer of the run's corpus."""
+    """Check that phases can read the run's tokenizer, and that their finished corpora have it."""
+    vocabulary = vocabulary_of(tokenizer)
+    for phase in (phase for recipe in recipes for phase in recipe.phases):
+        phase.check_vocabulary(vocabulary)
     for folder in phase_corpora(recipes).values():
         if not isinstance(folder, Path):
             continue
@@ -277,6 +277,10 @@ def prepare_corpus(
 ) -> DataPaths:
     """Build the corpus of a study, and those of its phases, unless they are built."""
     # All else is checked before the corpus is built, which may take hours.
+    if any(phase.freeze or phase.lora for recipe in recipes for phase in recipe.phases):
+        from biphasic.study.inputs.models import check_new_models  # noqa: PLC0415 - loads torch
+
+        check_new_models(recipes)
     if config.folder is None and not is_built(folder):
         for own in phase_corpora(recipes).values():
             if isinstance(own, CorpusConfig):

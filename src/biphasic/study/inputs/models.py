@@ -137,7 +137,9 @@ def check_lora(
     if asked:
         require_peft()
     for encoder in encoders if asked else ():
-        body = empty_body(encoder) if isinstance(encoder, Path) else _empty(encoder)
+        body = (
+            empty_body(encoder) if isinstance(encoder, Path) else _empty(encoder, with_head=False)
+        )
         for lora, name in asked.items():
             try:
                 lora_targets(body, lora)
@@ -145,11 +147,18 @@ def check_lora(
                 raise type(error)(f"task '{name}': protocol.{error}") from None
 
 
-def _empty(architecture: Architecture) -> PreTrainedModel:
+def check_new_models(recipes: Iterable[Recipe]) -> None:
+    """Check that new models have the parameters that phases name, without building them."""
+    for recipe in recipes:
+        if recipe.architecture and any(phase.freeze or phase.lora for phase in recipe.phases):
+            check_phases_with(_empty(recipe.architecture, with_head=True), recipe)
+
+
+def _empty(architecture: Architecture, *, with_head: bool) -> PreTrainedModel:
     ids = {"bos": 0, "eos": 0, "pad": 0, "mask": 0}
     config = architecture_config(architecture, vocab_size=1, max_seqlen=1, special_ids=ids)
     with torch.device("meta"):
-        return new_model(config, init_seed=0, with_head=False)
+        return new_model(config, init_seed=0, with_head=with_head)
 
 
 def check_model(model: LocalModel, recipe: Recipe, compute: ComputeConfig, *, name: str) -> None:
