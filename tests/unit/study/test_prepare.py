@@ -16,12 +16,14 @@ from transformers import BertForMaskedLM, BertModel, RobertaForMaskedLM
 from biphasic.config import parse_config
 from biphasic.data.building.build import corpus_origin
 from biphasic.data.building.config import CorpusConfig
+from biphasic.data.pairs import Pair, write_pairs
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError, StoppedError
 from biphasic.execution.job import save_job
 from biphasic.model.loading import footprint
 from biphasic.model.loading.footprint import stored_parameters
 from biphasic.model.loading.hub import fetch_model
+from biphasic.model.shape import PRESETS
 from biphasic.pydocs import documents as documentation
 from biphasic.pydocs.documents import LIBRARIES, Document
 from biphasic.pydocs.tasks import BUILTIN_TASKS
@@ -184,6 +186,29 @@ def test_parameters_that_a_new_model_lacks_are_refused_before_any_work(
     assert loads == []
     fitting = {"freeze": ["model.embed_tokens.*", "lm_head.*"]}
     run(tmp_path, recipes=[make_recipe(clm, {**clm, **fitting})])
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_pairs_that_lack_what_a_phase_reads_are_refused_before_any_training(
+    loads, tmp_path, make_recipe, is_new
+):
+    folder = write_pairs(tmp_path / "pairs", [Pair("a", "b"), Pair("c", "d")], origin={}).folder
+    model = {"pretrained": str(write_model(tmp_path / "model", "eurobert"))}
+    phase = {"objective": "contrastive", "steps": 2, "pairs": str(folder), "batch": 2}
+
+    def extended(**changes):
+        given = {} if is_new else {"model": model}
+        recipe = make_recipe({"objective": "clm", "steps": 2}, {**phase, **changes}, **given)
+        return paths.extended([recipe])
+
+    tokenizer = {} if is_new else {"tokenizer": model["pretrained"], "vocab_size": None}
+    paths, _ = run(tmp_path, CONFIG.model_copy(update=tokenizer))
+    width = PRESETS["pico"].hidden_size if is_new else 32
+    assert extended(matryoshka=[width]).pairs == (folder,)
+    with pytest.raises(ConfigError, match=f"{width + 1} dimensions are more than the model's"):
+        extended(matryoshka=[width + 1])
+    with pytest.raises(ConfigError, match="has no vectors of a teacher"):
+        extended(objective="distill")
 
 
 def test_words_that_a_tokenizer_does_not_mark_are_refused_before_text_is_tokenised(

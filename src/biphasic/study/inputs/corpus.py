@@ -102,15 +102,20 @@ class DataPaths(Config):
         """Return the paths with what else recipes need: pairs, a pretrained model."""
         recipes, tokenizer = list(recipes), read_tokenizer(self.tokenizer)
         check_phase_tokenizers(recipes, tokenizer)
-        pairs = phase_pairs(recipes)
-        for folder in pairs:
-            Pairs(folder)
-        model, pretrained = pretrained_model(recipes), None
+        pairs = {folder: Pairs(folder) for folder in phase_pairs(recipes)}
+        model, pretrained, config = pretrained_model(recipes), None, None
         if model is not None:
+            from biphasic.model.loading.reading import read_config  # noqa: PLC0415 - loads torch
             from biphasic.study.inputs.models import fetch_pretrained  # noqa: PLC0415 - reads models
 
             pretrained = fetch_pretrained(model, recipes, tokenizer)
-        return self.model_copy(update={"pairs": pairs, "pretrained": pretrained})
+            config = read_config(pretrained.folder)
+        for recipe in recipes:
+            shape: Any = recipe.architecture or config
+            for phase in recipe.phases:
+                if phase.reading is not None:
+                    phase.check_pairs(pairs[phase.reading.folder], width=shape.hidden_size)
+        return self.model_copy(update={"pairs": tuple(pairs), "pretrained": pretrained})
 
     def with_phases(self, recipes: Iterable[Recipe], store: Path, *, console: Console) -> DataPaths:
         """Return the paths with the corpora of phases, which are built with this tokenizer."""
