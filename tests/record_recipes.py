@@ -130,13 +130,14 @@ It prints
 
 `--flops` and `--memory` replace the numbers of a device, or describe another GPU. The
 table is in `study/sizing/devices.yaml`, from data sheets; `mi250x` is one of the two dies of a
-module, as torch counts them. Memory is peak memory plus 10 % for fragmentation and 1 GB for the
-process. The estimate was compared with measurements on a CPU without bf16 instructions
+module, as torch counts them. The table's speeds are those of bf16: a recipe in fp32 takes several
+times as long. Memory is peak memory plus 10 % for fragmentation and 1 GB for the process. The
+estimate was compared with measurements on a CPU without bf16 instructions
 ([performance](performance.md)), and never on a GPU. A CPU process also keeps freed memory:
 up to 2 GiB, or half more than it needs. A recipe with a pretrained model is refused: give the
 dimensions of the model instead. Tied embeddings, `compile` and parameters that `freeze` names are
-not modelled, nor is `predicted_only`: MLM needs a little less memory, and in shallow models a
-little less time, than the estimate says.
+not modelled, and the head counts like trained weights in phases on pairs. Nor is `predicted_only`:
+MLM needs a little less memory, and in shallow models a little less time, than the estimate says.
 """
 
 

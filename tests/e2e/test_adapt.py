@@ -401,10 +401,20 @@ def test_an_output_folder_that_exists_is_left_as_it_is(decoder, adapt, tmp_path)
     assert not (tmp_path / "runs").exists()
 
 
-def test_more_processes_than_rows_are_refused_before_the_corpus_is_built(decoder, adapt, tmp_path):
-    code, _, err = adapt(decoder, "--compute", "processes=3")
+@pytest.mark.parametrize(
+    ("option", "value", "problem"),
+    [
+        ("--compute", "processes=3", "rows_per_step: 2 are fewer"),
+        ("--compute", "max_tokens_per_pass=5", "5 tokens are fewer than a row"),
+        ("--skip-step", "500", "skip_steps: no step 500"),
+    ],
+)
+def test_what_does_not_fit_the_steps_is_refused_before_the_corpus_is_built(
+    decoder, adapt, tmp_path, option, value, problem
+):
+    code, _, err = adapt(decoder, option, value)
     assert code == 2
-    assert "rows_per_step: 2 are fewer" in err
+    assert problem in err
     assert not [*(tmp_path / "runs").rglob("data")]
 
 

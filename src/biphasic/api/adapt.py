@@ -212,8 +212,9 @@ class Adapt(Training, Revision):
         check_as(self.as_, read_config(local.folder), where=str(self.model))
         recipe = self._first_run(local)
         recipe.check()
-        if not is_state(local):  # whose own run may have more rows
+        if not is_state(local):  # whose own run may have more rows and steps
             compute.check_rows(recipe.placed_phases)
+            recipe.skipping(self.skip_steps).check()
         with progress_bar(self.console, "checking the model"):
             check_model(local, recipe, compute, name=str(self.model))
         corpus = self._corpus_of(settings, local).at_commits()

@@ -124,6 +124,7 @@ class Pretrain(Training):
             locate_corpus,
             prepare_corpus,
         )
+        from biphasic.study.inputs.models import check_fit
         from biphasic.study.one_arm import pairs_task, parse_compute, train_recipe
         from biphasic.study.settings.load import read_recipe
         from biphasic.training.memory import tune_allocator
@@ -145,6 +146,9 @@ class Pretrain(Training):
         tune_allocator()
         with self.computing(), viewed_in_wandb(self.wandb):
             console, store = self.console, self.store
+            # Before the corpus is built, which may take hours.
+            check_fit(recipe)
+            minimal_pairs = pairs_task(self.minimal_pairs, compute, store, say=self.say)
             corpus = corpus.at_commits()
             paths = prepare_corpus(
                 corpus, locate_corpus(corpus, store), store, console=console, recipes=[recipe]
@@ -155,7 +159,7 @@ class Pretrain(Training):
                 store,
                 checkpoint_every=self.checkpoint_every,
                 heldout_every=self.heldout_every,
-                minimal_pairs=pairs_task(self.minimal_pairs, compute, store, say=self.say),
+                minimal_pairs=minimal_pairs,
                 compute=compute,
                 console=console,
                 deadline=deadline,

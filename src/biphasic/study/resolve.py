@@ -50,7 +50,7 @@ from biphasic.study.inputs.corpus import (
 from biphasic.study.inputs.tasks import Missing, PlannedTask, TaskResolver, count_in_text
 from biphasic.study.plan.finetuning import check_lengths, compute_baselines, other_reading
 from biphasic.study.plan.finished import Finished, plan_notes, without_other_code
-from biphasic.study.plan.plan import NO_CORPUS, Plan, plan_study, width_of
+from biphasic.study.plan.plan import NO_CORPUS, Plan, plan_study
 from biphasic.study.settings.arms import ArmConfig
 from biphasic.study.study import Study
 from biphasic.training.lineage import DataFingerprint, TrainingData
@@ -159,8 +159,7 @@ def _built(study: Study, console: Console, *, fresh: bool) -> ResolvedStudy:
             if body and body not in bodies:
                 bodies.append(body)
         check_lora((task.training.outline for task in tasks), bodies)
-    _check_pairs(study)
-    _check_parameters(study)
+    _check_fit(study)
     keep_files(store, config, *recipes)  # workers import plugins from there
     paths, data = DataPaths.of(corpus), None
     if config.reads_corpus:
@@ -195,31 +194,14 @@ def _built(study: Study, console: Console, *, fresh: bool) -> ResolvedStudy:
     return resolved
 
 
-def _check_pairs(study: Study) -> None:
-    """Check that arms can be trained on the pairs of their phases, before other phases are."""
-    pairs = {folder: Pairs(folder) for folder in phase_pairs(study.recipes.values())}
+def _check_fit(study: Study) -> None:
+    """Check that the models of arms fit their later phases, before earlier ones are trained."""
     for name, recipe in study.recipes.items():
-        reading = [(phase, of.folder) for phase in recipe.phases if (of := phase.reading)]
-        width = recipe.architecture.hidden_size if recipe.architecture else None
-        if reading and isinstance(model := recipe.model, PretrainedModel):
-            width = width_of(fetch_model(model.pretrained, revision=model.revision).folder)
-        if width is None:
-            continue
-        for phase, folder in reading:
-            try:
-                phase.check_pairs(pairs[folder], width=width)
-            except ConfigError as error:
-                raise ConfigError(f"arm '{name}': {error}") from None
-
-
-def _check_parameters(study: Study) -> None:
-    """Check that new models have the parameters that phases name, before other phases train."""
-    for name, recipe in study.recipes.items():
-        if any(phase.freeze or phase.lora for phase in recipe.phases):
-            from biphasic.study.inputs.models import check_new_model  # noqa: PLC0415 - loads torch
+        if any(phase.reading or phase.freeze or phase.lora for phase in recipe.phases):
+            from biphasic.study.inputs.models import check_fit  # noqa: PLC0415 - loads torch
 
             try:
-                check_new_model(recipe)
+                check_fit(recipe)
             except ConfigError as error:
                 raise ConfigError(f"arm '{name}': {error}") from None
 

@@ -90,7 +90,7 @@ class ComputeConfig(Config):
         """Raise an error if a step has fewer rows than processes, or longer ones than a pass."""
         for placed in phases:
             rows = placed.batches.rows_per_step
-            self.rows_per_pass(placed.longest)
+            self.rows_per_pass(placed.longest)  # held-out rows have the recipe's length
             if placed.phase.lora and self.processes > 1:
                 raise ConfigError(
                     f"phases.{placed.index}.lora: one process trains it; omit compute.processes"

@@ -8,14 +8,15 @@ import pytest
 import torch
 from export_states import LEDGER, RECIPE
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModel, AutoModelForCausalLM
 
-from biphasic import adapt, encode, export_model, merge_models, pretrain
+from biphasic import adapt, encode, export_model, finetune, merge_models, pretrain
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
 from biphasic.export.hf import merge_tensors, write_sentence_transformers
 from biphasic.model.loading.build import load_encoder
 from biphasic.model.loading.hub import fetch_model
 from biphasic.tasks.embedding import Choices, embedding_settings
+from custom_tasks import jsonl, write_splits
 from tiny_use import write_model
 
 
@@ -47,6 +48,26 @@ def test_a_linear_merge_is_a_weighted_mean_and_loads_as_a_model(models, tmp_path
     assert AutoModelForCausalLM.from_pretrained(out).config.model_type == "llama"
     assert load_encoder(out).config.hidden_size == 32
     assert fetch_model(out).identity not in {fetch_model(each).identity for each in models}
+
+
+@pytest.mark.parametrize("source", ["llama", "qwen3"])
+def test_a_merge_with_a_model_of_a_class_of_its_own_loads_without_its_code(tmp_path, source):
+    base = write_model(tmp_path / "base", source)
+    own = tmp_path / "own"
+    if source == "llama":
+        export_model(base, own, as_="own", format="hf")
+    else:
+        rows = [{"text": f"{label} {n}", "label": label} for n in range(4) for label in "ab"]
+        (tmp_path / "task").mkdir()
+        write_splits(tmp_path / "task", ".jsonl", jsonl(*rows))
+        grid = {"learning_rates": [1e-3], "seeds": [0], "protocol": {"max_steps": 1}}
+        finetune(base, f"sc:{tmp_path / 'task'}", own, root=tmp_path, quiet=True, **grid)
+    assert [*own.glob("*.py")]
+    merged = AutoModel.from_pretrained(merge_models(own, own, tmp_path / "merged"))
+    assert merged.config.model_type == source
+    tokens = torch.arange(5, 11)[None]
+    ours = load_encoder(own, batching="padded").eval()(tokens).last_hidden_state
+    torch.testing.assert_close(merged.eval()(tokens).last_hidden_state, ours)
 
 
 def test_a_spherical_merge_stays_on_the_arc():

@@ -16,12 +16,14 @@ from transformers import BertForMaskedLM, BertModel, RobertaForMaskedLM
 from biphasic.config import parse_config
 from biphasic.data.building.build import corpus_origin
 from biphasic.data.building.config import CorpusConfig
+from biphasic.data.pairs import Pair, write_pairs
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError, StoppedError
 from biphasic.execution.job import save_job
 from biphasic.model.loading import footprint
 from biphasic.model.loading.footprint import stored_parameters
 from biphasic.model.loading.hub import fetch_model
+from biphasic.model.shape import PRESETS
 from biphasic.pydocs import documents as documentation
 from biphasic.pydocs.documents import LIBRARIES, Document
 from biphasic.pydocs.tasks import BUILTIN_TASKS
@@ -162,6 +164,54 @@ def test_a_tokenizer_with_other_tokens_than_the_model_is_refused_before_text_is_
     assert "tokenising" not in shown.getvalue()
     own = CorpusConfig(libraries=("rich",), tokenizer=str(model))
     assert run(tmp_path / "store", own, recipes=[recipe])[0].open().corpus
+
+
+@pytest.mark.parametrize(
+    ("phase", "reason"),
+    [
+        ({"freeze": ["model.embeddings.*"]}, r"phases\.1\.freeze: no parameter's name matches"),
+        ({"lora": {"rank": 2, "targets": ["query"]}}, r"phases\.1\.lora\.targets: no linear layer"),
+    ],
+)
+def test_parameters_that_a_new_model_lacks_are_refused(make_recipe, phase, reason):
+    clm = {"objective": "clm", "steps": 2}
+    with pytest.raises(ConfigError, match=reason):
+        models.check_fit(make_recipe(clm, {**clm, **phase}))
+    models.check_fit(make_recipe(clm, {**clm, "freeze": ["model.embed_tokens.*", "lm_head.*"]}))
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_pairs_that_lack_what_a_phase_reads_are_refused(tmp_path, make_recipe, is_new):
+    folder = write_pairs(tmp_path / "pairs", [Pair("a", "b"), Pair("c", "d")], origin={}).folder
+    model = {"pretrained": str(write_model(tmp_path / "model", "eurobert"))}
+    phase = {"objective": "contrastive", "steps": 2, "pairs": str(folder), "batch": 2}
+
+    def check(**changes):
+        given = {} if is_new else {"model": model}
+        models.check_fit(
+            make_recipe({"objective": "clm", "steps": 2}, {**phase, **changes}, **given)
+        )
+
+    width = PRESETS["pico"].hidden_size if is_new else 32
+    check(matryoshka=[width])
+    with pytest.raises(ConfigError, match=f"{width + 1} dimensions are more than the model's"):
+        check(matryoshka=[width + 1])
+    with pytest.raises(ConfigError, match="has no vectors of a teacher"):
+        check(objective="distill")
+
+
+def test_words_that_a_tokenizer_does_not_mark_are_refused_before_text_is_tokenised(
+    loads, tmp_path, make_recipe
+):
+    marked, folder = run(tmp_path)[0].tokenizer, tmp_path / "unmarked"
+    rules = TextTokenizer.load(marked).rules() | {"pre_tokenizer": None, "decoder": None}
+    shutil.copytree(marked, folder, ignore=shutil.ignore_patterns("manifest.json"))
+    (folder / "tokenizer.json").write_text(json.dumps(rules))
+    unmarked = CorpusConfig(libraries=("rich",), tokenizer=str(folder))
+    recipe = make_recipe({"objective": "mlm", "steps": 2, "selection": "word"})
+    with pytest.raises(ConfigError, match="does not mark word starts"):
+        run(tmp_path, unmarked, recipes=[recipe])
+    assert not (locate_corpus(unmarked, tmp_path) / "train").exists()
 
 
 def test_held_out_text_is_not_trained_on(loads, tmp_path):

@@ -72,3 +72,4 @@ def test_a_mistake_is_named_with_a_hint(kind, says, given, tmp_path):
         assert says in message
         assert message.startswith((says, "file.yaml: ", f"{tmp_path / 'file.yaml'}: "))
         assert "\n" not in message
+        assert not [*tmp_path.glob("store/data/*")]  # before the corpus is built

@@ -264,6 +264,25 @@ def test_flops_of_objectives_by_hand():
     assert result.flops == pytest.approx(8 * ROW * (10 * causal + 20 * masked))
 
 
+def test_labels_are_those_that_the_head_reads():
+    mlm = {"objective": "mlm", "mlm_probability": 0.2}
+    mix = {"objective": "mix", "steps": 2, "objectives": [mlm, {"objective": "clm"}],
+           "shares": [0.75, 0.25]}  # fmt: skip
+    (mixed,) = estimate(recipe(phases=[mix]), vocab_size=VOCAB).phases
+    assert mixed.objectives[0].supervised_share == pytest.approx(0.75 * 0.2 + 0.25)
+    pairs = {"objective": "contrastive", "steps": 2, "pairs": "none", "batch": 2}
+    read = estimate(recipe(phases=[pairs]), vocab_size=VOCAB)
+    assert read.phases[0].objectives[0].supervised_share == 0
+    assert read.memory["stored"].head == 0
+
+
+def test_the_peak_of_gpus_is_that_of_bf16():
+    line = "the peaks of GPUs are those of bf16"
+    assert [line in str(estimate(recipe(precision=each))) for each in ("bf16", "fp32")] == [
+        False, True
+    ]  # fmt: skip
+
+
 def test_time_by_hand():
     options = {"flops": 1e9, "memory": 1e12, "mfu": 0.5, "devices": 2}
     result = estimate(recipe(), vocab_size=VOCAB, **options)

@@ -107,9 +107,6 @@ class DataPaths(Config):
         pairs = phase_pairs(recipes)
         for folder in pairs:
             Pairs(folder)
-        vocabulary = vocabulary_of(tokenizer)
-        for phase in (phase for recipe in recipes for phase in recipe.phases):
-            phase.check_vocabulary(vocabulary)
         model, pretrained = pretrained_model(recipes), None
         if model is not None:
             from biphasic.study.inputs.models import fetch_pretrained  # noqa: PLC0415 - reads models
@@ -157,7 +154,10 @@ def phase_corpora(recipes: Iterable[Recipe]) -> dict[str, Path | CorpusConfig]:
 
 
 def check_phase_tokenizers(recipes: Iterable[Recipe], tokenizer: TextTokenizer) -> None:
-    """Check that the finished corpora of phases have the tokenizer of the run's corpus."""
+    """Check that phases can read the run's tokenizer, and that their finished corpora have it."""
+    vocabulary = vocabulary_of(tokenizer)
+    for phase in (phase for recipe in recipes for phase in recipe.phases):
+        phase.check_vocabulary(vocabulary)
     for folder in phase_corpora(recipes).values():
         if not isinstance(folder, Path):
             continue

@@ -13,11 +13,13 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from biphasic.config import parse_config
+from biphasic.data.pairs import Pairs
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError
 from biphasic.files import read_json_object
@@ -33,6 +35,7 @@ from biphasic.model.loading.build import (
 from biphasic.model.loading.configurations import extend_config
 from biphasic.model.loading.footprint import Use, check_memory, free_memory, required_memory
 from biphasic.model.loading.hub import LocalModel, claimed_identity, fetch_model
+from biphasic.model.loading.reading import read_config
 from biphasic.model.lora import lora_targets, require_peft
 from biphasic.model.shape import Architecture
 from biphasic.objectives.lr import LearningRateConfig
@@ -137,7 +140,9 @@ def check_lora(
     if asked:
         require_peft()
     for encoder in encoders if asked else ():
-        body = empty_body(encoder) if isinstance(encoder, Path) else _empty(encoder)
+        body = (
+            empty_body(encoder) if isinstance(encoder, Path) else _empty(encoder, with_head=False)
+        )
         for lora, name in asked.items():
             try:
                 lora_targets(body, lora)
@@ -145,18 +150,22 @@ def check_lora(
                 raise type(error)(f"task '{name}': protocol.{error}") from None
 
 
-def check_new_model(recipe: Recipe) -> None:
-    """Check that the phases of a recipe fit its new model, whose weights are not made."""
-    if recipe.architecture is not None:
-        model = _empty(recipe.architecture, max_seqlen=recipe.max_seqlen, with_head=True)
-        check_phases_with(model, recipe)
+def check_fit(recipe: Recipe) -> None:
+    """Check that a recipe's model fits its pairs, and has the parameters that phases name."""
+    reading = [(phase, of.folder) for phase in recipe.phases if (of := phase.reading)]
+    if reading:
+        shape: Any = recipe.architecture
+        if isinstance(model := recipe.model, PretrainedModel):
+            shape = read_config(fetch_model(model.pretrained, revision=model.revision).folder)
+        for phase, folder in reading:
+            phase.check_pairs(Pairs(folder), width=shape.hidden_size)
+    if recipe.architecture and any(phase.freeze or phase.lora for phase in recipe.phases):
+        check_phases_with(_empty(recipe.architecture, with_head=True), recipe)
 
 
-def _empty(
-    architecture: Architecture, *, max_seqlen: int = 1, with_head: bool = False
-) -> PreTrainedModel:
+def _empty(architecture: Architecture, *, with_head: bool) -> PreTrainedModel:
     ids = {"bos": 0, "eos": 0, "pad": 0, "mask": 0}
-    config = architecture_config(architecture, vocab_size=1, max_seqlen=max_seqlen, special_ids=ids)
+    config = architecture_config(architecture, vocab_size=1, max_seqlen=1, special_ids=ids)
     with torch.device("meta"):
         return new_model(config, init_seed=0, with_head=with_head)
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from biphasic.config import load_settings, nearest
 from biphasic.errors import ConfigError, StudyError
 from biphasic.model.shape import Architecture, ModelShape
+from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.shown import Shown
 from biphasic.study import lines_of
 from biphasic.study.plan.cost import (
@@ -131,7 +132,7 @@ def _phase(
         objectives=tuple(
             ObjectiveEstimate(
                 objective.short_name,
-                objective.most_labels,
+                sum(share * _labels(part) for share, part in objective.parts),
                 objective_flops(shape, objective, length=length) / length,
             )
             for objective in placed.phase.turns
@@ -140,6 +141,11 @@ def _phase(
         if memory is None
         else {way: _rows_that_fit(each, placed, memory) for way, each in ways.items()},
     )
+
+
+def _labels(objective: ObjectiveConfig) -> float:
+    """Return the most labels per token that the head reads; pairs of texts do not use it."""
+    return 0.0 if objective.reading is not None else objective.most_labels
 
 
 def _needed(training: Training, placed: PlacedPhase) -> int:
@@ -157,7 +163,7 @@ def _peak(training: Training, placed: PlacedPhase, most: int | None = None) -> M
     largest = PassShape(
         rows,
         length,
-        supervised=round(placed.phase.most_labels * rows * length),
+        supervised=round(_labels(placed.phase) * rows * length),
         # Between three and more passes, memory does not differ.
         num_passes=min(3, -(-needed // rows) + num_parts - 1),
     )

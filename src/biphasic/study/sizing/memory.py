@@ -257,6 +257,8 @@ class Training:
 
     def _head(self, rows: PassShape) -> int:
         """Return the bytes of the head's group of logits and of its gradients."""
+        if not rows.supervised:
+            return 0
         a, size, matrix = self.architecture, self._bytes, self.parameters.head
         vocab_size = matrix // a.hidden_size
         group = min(max(GROUP_LOGITS // vocab_size, 1), rows.supervised)
