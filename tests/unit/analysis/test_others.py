@@ -67,6 +67,8 @@ def test_samples_of_a_harness_are_compared_in_pairs(tmp_path, draws):
 
 def test_each_metric_and_filter_is_a_dataset_and_the_latest_file_counts(tmp_path):
     samples(tmp_path, "m", [0, 0], task="gsm8k")
+    [earlier] = (tmp_path / "m").iterdir()  # with a metric that the later file lacks
+    earlier.write_text(earlier.read_text().replace('"acc"', '"em"'))
     samples(tmp_path, "m", [1, 0], task="gsm8k", time=LATER)
     path = tmp_path / "m" / "samples_arc_2026-01-16T15-23-47.2.jsonl"
     rows = [
