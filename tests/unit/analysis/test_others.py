@@ -302,6 +302,11 @@ def test_the_command_says_what_is_over_examples(tmp_path, draws):
     assert result.exit_code == 0, result.output
     assert "200 test examples" in result.stdout
     assert "seed" not in result.stdout
+    figures(tmp_path, tmp_path / "out", formats=["md"])
+    text = (tmp_path / "out" / "tables.md").read_text()
+    assert "an exploratory test over test examples, corrected for all pairs" in text
+    assert "seed" not in text
+    assert "0 steps" not in text  # of training, of which nothing is known
 
 
 def test_a_column_that_is_named_twice_is_a_problem(tmp_path):
