@@ -115,6 +115,8 @@ def round_ticks(
 ) -> list[float]:
     """Return round numbers from `low` to `high`, about `most` of them."""
     # They are multiples of one of some sizes times a power of ten.
+    if low == high:
+        return [low]
     least = (high - low) / most
     power = 10.0 ** math.floor(math.log10(least))
     step = next(size * power for size in sizes if size * power >= least)

@@ -80,14 +80,16 @@ def echo_answers(report: Path) -> None:
 
 
 def print_table(table: Table) -> None:
-    """Print a table; files and pipes have no width, so numbers in them are not wrapped."""
+    """Print a table; its numbers are neither wrapped nor cut, whatever the width of a terminal."""
     from rich.console import Console
     from rich.measure import Measurement
 
     console = Console()
-    if not console.is_terminal:
-        unbounded = console.options.update(width=_WIDEST)
-        console.width = Measurement.get(console, unbounded, table).maximum
+    needed = Measurement.get(console, console.options.update(width=_WIDEST), table)
+    if not console.is_terminal:  # files and pipes have no width
+        console.width = needed.maximum
+    elif needed.minimum > console.width:  # rich would cut the last columns
+        console.width = needed.minimum
     console.print(table)
 
 

@@ -159,6 +159,10 @@ def _analyze(
 ) -> None:
     from biphasic.analysis.text import flat
 
+    if as_json and compare:
+        raise ConfigError(
+            "--compare: cannot be combined with --json; compare() in Python has all numbers"
+        )
     if as_json:
         echo(json.dumps(analysis.to_json(), indent=1, allow_nan=False))
         return
@@ -182,6 +186,8 @@ def _claims(
         bool, typer.Option("--json", help="Print JSON, including every comparison.")
     ] = False,
 ) -> None:
+    if as_json and markdown:
+        raise ConfigError("give either --json or --markdown")
     _echo_problems(checked.problems)
     if as_json:
         echo(json.dumps(checked.to_json(), indent=1))

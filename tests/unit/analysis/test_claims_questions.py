@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -358,11 +359,13 @@ def test_a_claim_may_have_custom_checks_on_the_tidy_table() -> None:
             task: max(row.mean for row in table.rows() if row.task == task and row.is_scored)
             for task in ("SC", "TC")
         }
-        return Check(tuple(Comparison(f"task {task}", mean > 69) for task, mean in best.items()))
+        is_above = {task: np.float64(mean) > 69 for task, mean in best.items()}  # as of pandas
+        return Check(tuple(Comparison(f"task {task}", one) for task, one in is_above.items()))
 
     scores = table({model("mlm"): {"SC": 70.0, "TC": 60.0}, model("mlm20", mask_rate=0.2): {}})
     result = ask(scores, question)
     assert (result.verdict, result.numbers) == ("partly", "1 of 2 hold (all needed)")
+    assert [one.holds is True for one in result.checks[0].comparisons] == [True, False]
     assert (result.lines("for"), result.lines("against")) == (["task SC"], ["task TC"])
 
 

@@ -67,6 +67,8 @@ def test_samples_of_a_harness_are_compared_in_pairs(tmp_path, draws):
 
 def test_each_metric_and_filter_is_a_dataset_and_the_latest_file_counts(tmp_path):
     samples(tmp_path, "m", [0, 0], task="gsm8k")
+    [earlier] = (tmp_path / "m").iterdir()  # with a metric that the later file lacks
+    earlier.write_text(earlier.read_text().replace('"acc"', '"em"'))
     samples(tmp_path, "m", [1, 0], task="gsm8k", time=LATER)
     path = tmp_path / "m" / "samples_arc_2026-01-16T15-23-47.2.jsonl"
     rows = [
@@ -300,6 +302,11 @@ def test_the_command_says_what_is_over_examples(tmp_path, draws):
     assert result.exit_code == 0, result.output
     assert "200 test examples" in result.stdout
     assert "seed" not in result.stdout
+    figures(tmp_path, tmp_path / "out", formats=["md"])
+    text = (tmp_path / "out" / "tables.md").read_text()
+    assert "an exploratory test over test examples, corrected for all pairs" in text
+    assert "seed" not in text
+    assert "0 steps" not in text  # of training, of which nothing is known
 
 
 def test_a_column_that_is_named_twice_is_a_problem(tmp_path):

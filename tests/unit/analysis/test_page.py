@@ -11,9 +11,11 @@ from fake_study import ARMS, TASKS, FakeStudy, seal_again
 from scipy.stats import ttest_rel
 
 from biphasic.analysis.figures.runs import arm_styles
+from biphasic.analysis.figures.strips import strips_of
 from biphasic.analysis.page.content import (
     MOST_COMPARISONS,
     columns_of,
+    dataset_titles,
     paper_text,
     problem_groups,
     problems_csv,
@@ -193,6 +195,18 @@ def test_of_many_arms_the_page_shows_the_best_and_the_untrained(tmp_path):
     html = render(records, store="store")
     clear = sum(other.is_clear for other in rest)
     assert f"Clearly behind, of {len(rest)} further arms: {clear}." in html
+
+
+def test_no_chart_calls_another_arm_the_best_than_the_table(records):
+    scores, task = study_scores(records), records.tasks[0].name
+    [best] = scores.finished.best(task)
+    shown = dataclasses.replace(
+        scores, models=tuple(one for one in scores.models if one.name != best)
+    )
+    titles, styles = dataset_titles(records, scores), arm_styles(records.arms)
+    for of_all, is_marked in ((None, True), (scores, False)):
+        points = strips_of(shown, styles, titles, every=of_all).points
+        assert points[points["panel"] == task]["is_best"].any() == is_marked
 
 
 def test_few_arms_stay_as_they_are(records):

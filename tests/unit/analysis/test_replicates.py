@@ -329,6 +329,9 @@ def test_a_report_of_replicated_recipes_compares_recipes(replicated):
     page = write_report(*replicated).read_text()
     assert "intervals are over pretraining runs" in page
     assert "Ticks: pretraining runs." in page
+    assert "1 seed per run" in page
+    assert "gives no interval" not in page  # the table has intervals over runs
+    assert "with ★ if clearly above all others" in page
     assert not re.search(r"\d seeds\b", page)
     data = json.loads(re.search(r'id="data">(.*?)</script>', page).group(1))
     assert data["arms"][6:] == ["clm", "mlm"]

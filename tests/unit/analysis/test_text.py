@@ -20,7 +20,7 @@ from biphasic.analysis.text import csv_text, listing, plain, points_cell, wrap
         (p_value(0.05), "0.050"), (p_value(0.0501), "0.0501"), (p_value(0.04996), "0.04996"),
         (p_value(0.1004), "0.1004"), (p_value(0.0512), "0.051"),
         (probability(0.0501), "p = 0.0501"), (probability(1e-9), "p < 0.001"),
-        (round_ticks(47.28, 60.72, most=4), [50, 55, 60]),
+        (round_ticks(47.28, 60.72, most=4), [50, 55, 60]), (round_ticks(5, 5, most=4), [5]),
         (points_cell(Estimate(-0.004, 1.5, 3)), "0.00 (±1.50)"),
         (points_cell(Estimate(-0.006, None, 1)), "-0.01"),
         (listing([]), ""), (listing(["a"]), "a"), (listing(["a", "b", "c"]), "a, b and c"),

@@ -9,10 +9,11 @@ import pytest
 import torch
 import typer
 from pydantic_core import SchemaValidator, core_schema
+from rich.table import Table
 
 import biphasic
 from biphasic.cli import main as module
-from biphasic.cli.command import shown
+from biphasic.cli.command import print_table, shown
 from biphasic.errors import (
     BiphasicError,
     CheckpointError,
@@ -177,3 +178,16 @@ def test_all_output_uses_one_function():
     folder = Path(module.__file__).parent
     printing = [file.name for file in folder.glob("*.py") if "typer.echo" in file.read_text()]
     assert printing == ["command.py"]
+
+
+def test_no_score_is_cut_where_a_terminal_is_narrow(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    table = Table("Arm")
+    for number in range(6):
+        table.add_column(f"task-{number}", min_width=13)
+    table.add_row("mlm", *(f"{number}7.85 (±0.13)" for number in range(6)))
+    print_table(table)
+    text = capsys.readouterr().out
+    assert "task-5" in text
+    assert "57.85 (±0.13)" in text

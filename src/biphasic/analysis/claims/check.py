@@ -37,6 +37,10 @@ class Comparison:
     rows: Rows = ()
     winner: Any = None  # for `best` and `worst`: the level found
 
+    def __post_init__(self) -> None:
+        if self.holds is not None:  # what numpy compares is no `bool`
+            object.__setattr__(self, "holds", bool(self.holds))
+
     @property
     def has_numbers(self) -> bool:
         """Whether it compares scores, even if these do not decide it."""

@@ -30,9 +30,11 @@ def strips_of(
     *,
     datasets: Sequence[DatasetInfo] | None = None,
     reference: ReferenceValues | None = None,
+    every: Scores | None = None,
 ) -> Chart | Skipped:
     """Chart the strips of datasets, by default all except averages."""
-    # Values of a reference are tall ticks.
+    # Values of a reference are tall ticks. `every` has models that are not drawn, too: one of them
+    # may be the best.
     if datasets is None:
         datasets = [dataset for dataset in scores.datasets if not dataset.is_average]
     models = models_of(replace(scores, models=(*scores.models, *scores.baselines)))
@@ -42,7 +44,7 @@ def strips_of(
         {"panel": dataset.name, "heading": titles[dataset.name],
          "unit": f"{dataset.metric_facts.title}, %", **row}
         for dataset in datasets
-        for row in _rows(scores, dataset, reference or {})
+        for row in _rows(scores, dataset, reference or {}, (every or scores).finished)
     )  # fmt: skip
     columns = ["name", "panel", "heading", "unit", "place", "mean", "low", "high", "text",
                "is_best", "seeds", "level", "reference"]  # fmt: skip
@@ -51,19 +53,18 @@ def strips_of(
 
 
 def _rows(
-    scores: Scores, dataset: DatasetInfo, reference: ReferenceValues
+    scores: Scores, dataset: DatasetInfo, reference: ReferenceValues, compared: Scores
 ) -> Iterator[dict[str, Any]]:
     """Yield the models, and the floors and references with a score on a dataset."""
     baselines = (m for m in scores.baselines if scores.get(m.name, dataset.name).estimate)
-    means = scores.finished.means(dataset.name)
-    best = max(means.values(), default=None)
+    best = compared.best(dataset.name)
     for place, model in enumerate((*scores.models, *baselines)):
         score, name = scores.get(model.name, dataset.name), model.name
         found, theirs = score.estimate, reference.get((name, dataset.name))
         low, high = found.ends if found else (None, None)
         yield {
             "name": name, "place": place, "mean": found and found.mean, "low": low, "high": high,
-            "text": words().strip(found), "is_best": name in means and means[name] == best,
+            "text": words().strip(found), "is_best": name in best,
             "seeds": _seeds(model, score), "level": _level(model),
             "reference": theirs and theirs.mean,
         }  # fmt: skip

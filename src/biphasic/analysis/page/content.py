@@ -21,7 +21,7 @@ from biphasic.analysis.records import ArmData, Problem, Status, StudyRecords
 from biphasic.analysis.scores.examples import ExampleScores
 from biphasic.analysis.scores.reference import ReferenceValues
 from biphasic.analysis.scores.source import study_scores
-from biphasic.analysis.scores.table import PERCENT, UNTRAINED, DatasetInfo, Score, Scores
+from biphasic.analysis.scores.table import END_NOTE, PERCENT, UNTRAINED, DatasetInfo, Score, Scores
 from biphasic.analysis.statistics.compare import Family, ModelComparison, families_of, sum_of
 from biphasic.analysis.statistics.doubts import cell_doubt, floor_tests
 from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
@@ -388,7 +388,8 @@ def caveats(scores: Scores) -> list[str]:
     has_questions = any(planned.question for planned in scores.planned)
     sentences.append(words().clear(scores, LEVEL, are_finished, has_questions))
     sentences.append(words().tested(scores.unit if seeds else ""))
-    return sentences
+    is_at_end = any(score.is_at_end for score in scores.cells.values())
+    return [*sentences, END_NOTE] if is_at_end else sentences
 
 
 def floors_of(scores: Scores, titles: Mapping[str, str]) -> list[dict[str, Any]]:

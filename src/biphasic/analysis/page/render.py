@@ -44,7 +44,9 @@ def render(records: StudyRecords, *, store: str) -> str:
     styles, shown = page_styles(records, few), few_scores(recipes, few)
 
     titles = content.dataset_titles(records, scores)
-    strips = strips_of(shown, styles, titles, datasets=shown.datasets, reference=paper)
+    strips = strips_of(
+        shown, styles, titles, datasets=shown.datasets, reference=paper, every=recipes
+    )
     # The policy allows the page its own style and this script: no request, form or other code.
     script = (resources.files("biphasic.analysis") / "templates" / "report.js").read_text("utf-8")
     return fill(
@@ -180,11 +182,11 @@ def page_styles(records: StudyRecords, few: StudyRecords) -> dict[str, SeriesSty
 
 def write_figures(folder: Path, few: StudyRecords, scores: Scores) -> None:
     """Write losses, scores and learning rates as PNG and SVG; delete those without data."""
-    scores = few_scores(scores, few)
+    shown, titles = few_scores(scores, few), content.dataset_titles(few, scores)
     charts = {
         "loss": study_losses(few),
         "learning-rates": rates_of_arms(few),
-        "scores": strips_of(scores, arm_styles(few.arms), content.dataset_titles(few, scores)),
+        "scores": strips_of(shown, arm_styles(few.arms), titles, every=scores),
     }
     for name, chart in charts.items():
         figure = drawn.draw(chart, drawn.PAIRS) if isinstance(chart, Chart) else None

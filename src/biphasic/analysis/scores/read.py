@@ -239,12 +239,16 @@ def _read_all(folder: Path, notes: _Notes) -> Cells:
         parent = path.parent.relative_to(folder).as_posix()
         model = names.get(path.parent) or (folder.name if parent == "." else parent)
         model = model.replace("__", "/")  # both tools write owner__name
+        if _SAMPLES.fullmatch(path.name) and places.get(model, path.parent) == path.parent:
+            # Files of a task are in order of time, and the latest counts, as in the harness. It may
+            # have fewer metrics and filters.
+            read = {one.data for one in found}
+            cells = {key: of for key, of in cells.items() if key[0] != model or key[1] not in read}
         for one in found:
             key, other = (model, one.data, one.dataset, one.metric), ""
             if places.setdefault(model, path.parent) != path.parent:
                 other = f"{places[model].relative_to(folder).as_posix()} is model {model}"
-            elif (known := cells.get(key)) is None or _SAMPLES.fullmatch(path.name):
-                # Files of a task are in order of time, and the latest counts, as in the harness.
+            elif (known := cells.get(key)) is None:
                 cells[key] = one
             elif one.data != _BENCHMARK or known.scores.keys() & one.scores.keys():
                 other = f"another file has {', '.join(one.scores) if known.hashes else one.dataset}"

@@ -153,7 +153,7 @@ def _constants(models: Sequence[ModelInfo]) -> list[str]:
     rates = {model.mask_rate for model in models if model.mask_rate is not None}
     if len(rates) == 1:
         shared.append(f"{percent(rates.pop())} of tokens masked in MLM")
-    if len({model.total_steps for model in models}) == 1:
+    if len({model.total_steps for model in models}) == 1 and models[0].total_steps:
         shared.append(f"{models[0].total_steps:,} steps")
     return shared
 

@@ -132,8 +132,9 @@ def format_table(records: StudyRecords) -> Table:
     return rich_table
 
 
-def seeds_note(records: StudyRecords) -> str:
+def seeds_note(records: StudyRecords, *, of_runs: bool = False) -> str:
     """Describe the number of seeds, and how the intervals were computed."""
+    # With `of_runs`, they are over pretraining runs.
     tasks, convention = {task.name: task for task in records.tasks}, records.study.convention
     cells = study_scores(records).cells.items()
     known = [(tasks[task], score) for (_, task), score in cells if task in tasks]
@@ -145,7 +146,7 @@ def seeds_note(records: StudyRecords) -> str:
     return words().seeds(
         numbers, convention, METHODS[convention], round(share, 2), tuned,
         not all(score.is_complete for _, score in known),
-        any(task.is_zero_shot for task in records.tasks),
+        any(task.is_zero_shot for task in records.tasks), of_runs,
     )  # fmt: skip
 
 

@@ -246,3 +246,16 @@ def test_scores_over_training_examples_are_of_one_task(tmp_path):
     assert [text for _, text in chart.axis.ticks] == ["16", "64", "256"]
     few = replace(scores, datasets=scores.datasets[3:])
     assert "train-examples" not in {each.name for each in score_figures(few)}
+
+
+def test_a_line_that_rises_a_little_and_falls_again_stays_in_its_panel(records):
+    losses = {"mlm": [5.0, 5.05, 4.9], "clm": [5.0, 9.0, 4.8]}
+    arms = tuple(
+        replace(arm, losses={("heldout", "mlm"): Curve(steps, steps, np.array(losses[arm.name]),
+                                                       0 * steps)})
+        for arm in records.arms
+        if arm.name in losses
+        for steps in [np.array([10, 20, 30])]
+    )  # fmt: skip
+    [panel] = study_losses(replace(records, arms=arms)).panels
+    assert panel.top == pytest.approx(5.1)  # 9.0 is cut
