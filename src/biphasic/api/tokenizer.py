@@ -46,6 +46,7 @@ class Train(Verb):
     """Folder with local copies of hub datasets, as OWNER/NAME. Default: the corpus file's."""
 
     def __call__(self) -> TrainedTokenizer:
+        from biphasic.data.building.build import decisive
         from biphasic.data.text.sources import (
             asked_once,
             at_commit,
@@ -86,7 +87,7 @@ class Train(Verb):
             for source, context in chain.from_iterable(sources)
         ]
         origins = [source_origin(source, context) for source, context in parsed]
-        made_from = digest({"sources": origins, "vocab_size": self.vocab_size})
+        made_from = digest(decisive({"sources": origins, "vocab_size": self.vocab_size}))
         if _is_made(folder, made_from):
             note = f"tokenizer: {folder} (already made from the same sources)"
             return TrainedTokenizer(folder, TextTokenizer.load(folder).vocab_size, (note,))

@@ -117,6 +117,9 @@ def plan_evaluation(
     if any(task.training.protocol.is_probe for task in planned):
         for option in (name for name, value in options.items() if value):
             raise ConfigError(f"train: head has no learning rate; remove {option} or train=head")
+    if not any(task.training.is_trained for task in planned):
+        for option in (name for name, value in {**options, "--seed": seeds}.items() if value):
+            say_on(console)(f"{option} is not used: zero-shot tasks train nothing")
     return plan_study(study, NO_CORPUS, planned, encoders={arm: encoder})
 
 

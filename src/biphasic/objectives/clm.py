@@ -44,7 +44,7 @@ class Clm(ObjectiveConfig):
         self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
     ) -> tuple[Supervision, ...]:
         """Label every token except the last of a sequence with the next token."""
-        # EOS is predicted, BOS never is, and no label crosses sequences.
+        # EOS is predicted, the BOS that begins a sequence never is.
         rows = batch.packed
         has_next = batch.is_token
         has_next[rows.spans[:, 1] - 1] = False

@@ -51,6 +51,15 @@ def test_train_gives_the_library_s_result_and_prints_it(texts, documents, tmp_pa
     assert messages[2] == f"tokenizer: {out}"
 
 
+def test_files_that_a_folder_skips_do_not_make_other_sources(tmp_path):
+    (source := tmp_path / "source").mkdir()
+    (source / "a.txt").write_text("one text of words\n" * 40)
+    tokenizer.train([source], tmp_path / "made", vocab_size=300)
+    (source / ".DS_Store").write_bytes(b"\0")
+    (note,) = tokenizer.train([source], tmp_path / "made", vocab_size=300).notes
+    assert "already made from the same sources" in note
+
+
 def test_no_source_is_no_text(tmp_path):
     with pytest.raises(ConfigError, match="sources: is empty; give text"):
         tokenizer.train([], tmp_path / "made")

@@ -152,6 +152,15 @@ def test_first_and_last_states_can_stand_for_a_sentence(tmp_path, pooling, place
     assert mean.results[0].id != result.results[0].id
 
 
+def test_options_of_training_that_a_zero_shot_task_does_not_use_are_named(tmp_path, capsys):
+    model = write_model(tmp_path / "model", "eurobert")
+    task = f"sts:{write_jsonl(tmp_path / 'pairs.jsonl', pairs())}"
+    evaluate(model, task, seeds=[1], learning_rates=[1e-3], root=tmp_path / "runs")
+    shown = capsys.readouterr().err
+    for option in ("--learning-rate", "--seed"):
+        assert f"{option} is not used: zero-shot tasks train nothing" in shown
+
+
 def test_an_embedding_model_that_is_read_otherwise_is_named(tmp_path):
     model = write_model(tmp_path / "model", "eurobert")
     modules = [{"path": path, "type": f"models.{kind}"} for path, kind in MODULES.items()]
