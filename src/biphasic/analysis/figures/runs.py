@@ -176,7 +176,7 @@ def _top(points: Frame, level: list[float]) -> float:
     lines = points.groupby("name", sort=False)["mean"]
     starts, ends = [*lines.first()], [*lines.last()]
     middle = sorted([*ends, *level])[(len(ends) + len(level)) // 2]
-    return min(max(*points["mean"], *level), max(*(level or starts), middle) * 1.02)
+    return min(max([*points["mean"], *level]), max(*(level or starts), middle) * 1.02)
 
 
 RATE_FIGURE = "learning-rate"
