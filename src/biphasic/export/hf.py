@@ -492,7 +492,7 @@ def write_merge(
         config = read_json(folder / "config.json")
         if "auto_map" in config:  # code of a class of its own, which the merge does not have
             config = read_config(folder).to_dict()
-            config["architectures"] = [type(models[1]).__name__]
+        config["architectures"] = [type(models[1]).__name__]  # a fine-tuned head is not merged
         if (vectors := TrainedVectors.in_folder(folder)).is_on_pairs:
             turned = causal_config if vectors.causal else bidirectional_config
             config = turned(read_config(folder), tokenizer).to_dict()
