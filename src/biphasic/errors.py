@@ -229,6 +229,8 @@ def naming(path: object) -> Iterator[None]:
     except OSError as error:
         error.filename = error.filename or (error.errno and str(path))
         raise
+    except BiphasicError:
+        raise  # it names its own place
     except Exception as error:
         fault = system_fault_in(str(error), path)
         if fault is None:

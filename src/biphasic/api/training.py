@@ -147,7 +147,7 @@ class Pretrain(Training):
         with self.computing(), viewed_in_wandb(self.wandb):
             console, store = self.console, self.store
             # Before the corpus is built, which may take hours.
-            check_fit(recipe)
+            check_fit({"": recipe})
             minimal_pairs = pairs_task(self.minimal_pairs, compute, store, say=self.say)
             corpus = corpus.at_commits()
             paths = prepare_corpus(

@@ -203,8 +203,9 @@ def _check(name: str, value: object, field: Field) -> None:
     name = name.removesuffix("_")  # of `as_`, which is `--as` on the command line
     if value is None and field.spelling.default is ... and "None" not in field.type:
         raise ConfigError(f"{name}: is None; give a value")
-    if field.is_list and isinstance(value, str | Path | float):  # a text is read as its letters
-        one = value if isinstance(value, float) else f"'{value}'"
+    # A text would be read as its letters.
+    if field.is_list and isinstance(value, str | Path | int | float):
+        one = value if isinstance(value, int | float) else f"'{value}'"
         raise ConfigError(f"{name}: give a list, as [{one}]")
     if (choices := field.spelling.choices) and value is not None and value not in choices:
         allowed = f"{', '.join(choices[:-1])} or {choices[-1]}"

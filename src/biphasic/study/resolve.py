@@ -159,7 +159,7 @@ def _built(study: Study, console: Console, *, fresh: bool) -> ResolvedStudy:
             if body and body not in bodies:
                 bodies.append(body)
         check_lora((task.training.outline for task in tasks), bodies)
-    _check_fit(study)
+    _check_fit(study.recipes)
     keep_files(store, config, *recipes)  # workers import plugins from there
     paths, data = DataPaths.of(corpus), None
     if config.reads_corpus:
@@ -194,16 +194,12 @@ def _built(study: Study, console: Console, *, fresh: bool) -> ResolvedStudy:
     return resolved
 
 
-def _check_fit(study: Study) -> None:
-    """Check that the models of arms fit their later phases, before earlier ones are trained."""
-    for name, recipe in study.recipes.items():
-        if any(phase.reading or phase.freeze or phase.lora for phase in recipe.phases):
-            from biphasic.study.inputs.models import check_fit  # noqa: PLC0415 - loads torch
+def _check_fit(recipes: Mapping[str, Recipe]) -> None:
+    """Check later phases before earlier ones are trained."""
+    if any(of.reading or of.freeze or of.lora for r in recipes.values() for of in r.phases):
+        from biphasic.study.inputs.models import check_fit  # noqa: PLC0415 - loads torch
 
-            try:
-                check_fit(recipe)
-            except ConfigError as error:
-                raise ConfigError(f"arm '{name}': {error}") from None
+        check_fit(recipes)
 
 
 def check_encoder(

@@ -27,6 +27,7 @@ from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.gather import BuildProgress, unique_names
 from biphasic.data.building.selection import digest_of, split_of
 from biphasic.data.corpus import Corpus
+from biphasic.data.pairs import Pair, write_pairs
 from biphasic.data.text.sources import read_documents
 from biphasic.data.tokens.shards import ShardMaker
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
@@ -635,6 +636,10 @@ REFUSED = {
         lambda f: ([{"source": str(f.one), "column": "body"}], {}),
         DataError, "one.txt: one document, without columns; omit 'column'",
     ),
+    "a column of pairs": (
+        lambda f: ([{"source": str(f.pairs), "column": "body"}], {}),
+        DataError, "texts of pairs have no columns; omit 'column'",
+    ),
     "columns of a document": (
         lambda f: ([{"source": str(f.one), "only": {"language": "de"}}], {}),
         DataError, "one.txt: one document, without columns; omit 'only'",
@@ -653,6 +658,7 @@ def test_refused(tmp_path, files, configure, tokenizer_folder, given, error, par
         **{name: files / f"{name}.jsonl" for name in ("big", "small", "absent")},
         **{name: tmp_path / f"{name}.txt" for name in ("one", "empty")},
         long=tmp_path / "long.jsonl",
+        pairs=write_pairs(tmp_path / "pairs", [Pair("a", "b")], origin={}).folder,
     )
     place.one.write_text("the array of rows")
     place.empty.touch()

@@ -175,9 +175,10 @@ def test_a_tokenizer_with_other_tokens_than_the_model_is_refused_before_text_is_
 )
 def test_parameters_that_a_new_model_lacks_are_refused(make_recipe, phase, reason):
     clm = {"objective": "clm", "steps": 2}
-    with pytest.raises(ConfigError, match=reason):
-        models.check_fit(make_recipe(clm, {**clm, **phase}))
-    models.check_fit(make_recipe(clm, {**clm, "freeze": ["model.embed_tokens.*", "lm_head.*"]}))
+    with pytest.raises(ConfigError, match="arm 'b': " + reason):
+        models.check_fit({"b": make_recipe(clm, {**clm, **phase})})
+    fitting = {"freeze": ["model.embed_tokens.*", "lm_head.*"]}
+    models.check_fit({"": make_recipe(clm, {**clm, **fitting})})
 
 
 @pytest.mark.parametrize("is_new", [False, True])
@@ -188,9 +189,8 @@ def test_pairs_that_lack_what_a_phase_reads_are_refused(tmp_path, make_recipe, i
 
     def check(**changes):
         given = {} if is_new else {"model": model}
-        models.check_fit(
-            make_recipe({"objective": "clm", "steps": 2}, {**phase, **changes}, **given)
-        )
+        recipe = make_recipe({"objective": "clm", "steps": 2}, {**phase, **changes}, **given)
+        models.check_fit({"": recipe, "again": recipe})
 
     width = PRESETS["pico"].hidden_size if is_new else 32
     check(matryoshka=[width])

@@ -228,6 +228,7 @@ def _read_all(folder: Path, notes: _Notes) -> Cells:
     """Read every file that has results; no score replaces another."""
     cells: Cells = {}
     names, places = _model_names(folder), dict[str, Path]()
+    of_tasks: dict[str, set[str]] = {}  # by model, the tasks whose files of samples were read
     for path in _files(folder):
         where = path.relative_to(folder).as_posix()
         try:
@@ -242,8 +243,10 @@ def _read_all(folder: Path, notes: _Notes) -> Cells:
         if _SAMPLES.fullmatch(path.name) and places.get(model, path.parent) == path.parent:
             # Files of a task are in order of time, and the latest counts, as in the harness. It may
             # have fewer metrics and filters.
-            read = {one.data for one in found}
-            cells = {key: of for key, of in cells.items() if key[0] != model or key[1] not in read}
+            again = of_tasks.get(model, set()) & {one.data for one in found}
+            if again:
+                cells = {k: of for k, of in cells.items() if k[0] != model or k[1] not in again}
+            of_tasks.setdefault(model, set()).update(one.data for one in found)
         for one in found:
             key, other = (model, one.data, one.dataset, one.metric), ""
             if places.setdefault(model, path.parent) != path.parent:

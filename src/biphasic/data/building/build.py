@@ -116,12 +116,13 @@ def build_corpus(
             raise ConfigError(f"{folder}: inside the source {root}; choose a folder outside of it")
     # Once, at the start: a dataset that changes during the build must not be read in two versions.
     config = config.at_commits()
+    check_columns(config)
     origin = corpus_origin(config, tasks)
     folders = CorpusFolders.below(folder)
     with building(folder, origin, say=say) as work:
         if work:
             keep_files(folder, config)
-            open_sources(config)
+            open_sources(config.sources[1:], config)  # the last may be read hours later
             is_in_task = tasks.load()
             if not is_complete(folders.tokenizer):
                 tokenizer = _tokenizer(config, work, is_in_task, say=say)
@@ -151,14 +152,21 @@ def build_corpus(
     return folders
 
 
-def open_sources(config: CorpusConfig) -> None:
-    """Read the first document of each source, as the last source may be read hours later."""
+def check_columns(config: CorpusConfig) -> None:
+    """Refuse the column of a source that has none."""
     for source in config.sources:
-        if isinstance(source, SourceConfig) and source.column != "text":
-            path = source.path
-            if path and is_one_document(path) and path.is_file():
+        if isinstance(source, SourceConfig) and source.column != "text" and (path := source.path):
+            if source.has_pairs:
+                raise DataError(f"{path}: texts of pairs have no columns; omit 'column'")
+            if is_one_document(path) and path.is_file():
                 raise DataError(f"{path}: one document, without columns; omit 'column'")
-        next(read_documents(source, config.context), None)
+
+
+def open_sources(sources: Iterable[TextSource], config: CorpusConfig) -> None:
+    """Read the first document of each source, to find what is wrong with it."""
+    for source in sources:
+        if not getattr(source, "only", None):  # whose first document may be the last of a table
+            next(read_documents(source, config.context), None)
 
 
 @contextmanager
@@ -206,10 +214,10 @@ def _kinds(folder: Path) -> dict[Path, ArtifactType]:
 
 
 def decisive(origin: dict[str, Any]) -> dict[str, Any]:
-    """Return an origin without the numbers of files that its folders skip, which decide nothing."""
+    """Return an origin as if its folders skipped no files, whose number decides nothing."""
     # The file manager of macOS adds a hidden file to each folder that it shows.
     sources = [
-        {key: value for key, value in source.items() if key != "num_ignored"}
+        {**source, "num_ignored": 0} if "num_ignored" in source else source
         for source in origin.get("sources", ())
     ]
     return {**origin, "sources": sources}

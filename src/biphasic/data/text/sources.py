@@ -135,7 +135,7 @@ class SourceConfig(TextSource):
                 if not has_values(row, self.only, where=where):
                     continue
                 yield document_of(row, column=column, place=f"{hub.split}:{number}", where=where)
-        elif self._has_pairs:
+        elif self.has_pairs:
             if self.only:
                 raise DataError("texts of pairs have no columns; omit 'only'")
             yield from _texts_of_pairs(expanded(self.source))
@@ -153,7 +153,7 @@ class SourceConfig(TextSource):
             rows = hub.fingerprint(context.copies)
             return {"source": "hub", "column": hub.column or self.column, **rows, **shared}
         assert self.path  # noqa: S101 - there is no fourth sort of source
-        if self._has_pairs:
+        if self.has_pairs:
             sha256 = read_json_object(self.path / _PAIRS)["content_hash"]
             return {"source": "pairs", "name": self.short_name, "content_hash": sha256, **shared}
         files = find_text_files(self.path)
@@ -167,7 +167,7 @@ class SourceConfig(TextSource):
         }
 
     @property
-    def _has_pairs(self) -> bool:
+    def has_pairs(self) -> bool:
         """True if this is a folder of pairs, whose texts are documents."""
         return bool(self.path) and is_complete(self.path) and (self.path / _PAIRS).is_file()
 

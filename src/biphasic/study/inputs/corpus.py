@@ -14,7 +14,9 @@ from biphasic.data.building.build import (
     RECORD,
     CorpusFolders,
     build_corpus,
+    check_columns,
     corpus_origin,
+    decisive,
     heldout_fractions,
     is_built,
     notes_on,
@@ -220,11 +222,9 @@ def corpus_of(corpus: CorpusConfig, recipes: Sequence[Recipe]) -> CorpusConfig:
 def locate_corpus(config: CorpusConfig, store: Path) -> Path:
     """Return the folder of a corpus, built or not. This is fast: at most 64 MiB are read."""
     if config.folder is None:
-        origin = corpus_origin(config, tasks_of(config, store))
+        origin = decisive(corpus_origin(config, tasks_of(config, store)))
         for source in origin["sources"]:
             source.pop("name", None)  # a copy of a folder may be called otherwise
-            if "num_ignored" in source:  # files that a folder skips decide nothing
-                source["num_ignored"] = 0
         return store / "data" / digest(origin)[:32]
     if not is_built(config.folder):
         raise DataError(
@@ -284,7 +284,8 @@ def prepare_corpus(
             if isinstance(own, CorpusConfig):
                 text = own.at_commits()
                 locate_corpus(text, store)  # a source may be missing
-                open_sources(text)
+                check_columns(text)
+                open_sources(text.sources, text)
         if any(phase.lora for recipe in recipes for phase in recipe.phases):
             from biphasic.model.lora import require_peft  # noqa: PLC0415 - imports torch
 

@@ -8,7 +8,7 @@ same new rows. On other text a state is an ordinary pretrained model.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -39,6 +39,7 @@ from biphasic.model.loading.reading import read_config
 from biphasic.model.lora import lora_targets, require_peft
 from biphasic.model.shape import Architecture
 from biphasic.objectives.lr import LearningRateConfig
+from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.phases import uses_of_head
 from biphasic.store import STATE, Store, complete_folder, is_complete
 from biphasic.study.settings.tuned_rates import with_last_schedule
@@ -150,17 +151,32 @@ def check_lora(
                 raise type(error)(f"task '{name}': protocol.{error}") from None
 
 
-def check_fit(recipe: Recipe) -> None:
-    """Check that a recipe's model fits its pairs, and has the parameters that phases name."""
-    reading = [(phase, of.folder) for phase in recipe.phases if (of := phase.reading)]
-    if reading:
-        shape: Any = recipe.architecture
-        if isinstance(model := recipe.model, PretrainedModel):
-            shape = read_config(fetch_model(model.pretrained, revision=model.revision).folder)
-        for phase, folder in reading:
-            phase.check_pairs(Pairs(folder), width=shape.hidden_size)
-    if recipe.architecture and any(phase.freeze or phase.lora for phase in recipe.phases):
-        check_phases_with(_empty(recipe.architecture, with_head=True), recipe)
+def check_fit(recipes: Mapping[str, Recipe]) -> None:
+    """Check that the models of arms fit their pairs, and have the parameters that phases name."""
+    pairs: dict[Path, Pairs] = {}  # opening them takes time: their hashes are verified
+    checked: list[tuple[ObjectiveConfig, PretrainedModel | Architecture | None]] = []
+    for arm, recipe in recipes.items():
+        model = recipe.model if isinstance(recipe.model, PretrainedModel) else recipe.architecture
+        try:
+            for phase in recipe.phases:
+                if phase.reading is None or (phase, model) in checked:
+                    continue
+                checked.append((phase, model))
+                if (folder := phase.reading.folder) not in pairs:
+                    pairs[folder] = Pairs(folder)
+                phase.check_pairs(pairs[folder], width=_width(recipe))
+            if recipe.architecture and any(phase.freeze or phase.lora for phase in recipe.phases):
+                check_phases_with(_empty(recipe.architecture, with_head=True), recipe)
+        except ConfigError as error:
+            raise ConfigError(f"arm '{arm}': {error}" if arm else str(error)) from None
+
+
+def _width(recipe: Recipe) -> int:
+    """Return the width of a recipe's model."""
+    shape: Any = recipe.architecture
+    if isinstance(model := recipe.model, PretrainedModel):
+        shape = read_config(fetch_model(model.pretrained, revision=model.revision).folder)
+    return shape.hidden_size
 
 
 def _empty(architecture: Architecture, *, with_head: bool) -> PreTrainedModel:

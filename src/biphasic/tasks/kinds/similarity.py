@@ -64,7 +64,8 @@ class SentencePair(Example):
 
     @classmethod
     def check_split(cls, split: str, examples: Sequence[SentencePair], *, where: str) -> None:
-        _check_values((example.score for example in examples), split, where=where)
+        if split != "train":  # of which nothing is read
+            _check_values((example.score for example in examples), split, where=where)
 
 
 class SimilarityLearner(Learner):
