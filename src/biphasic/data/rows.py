@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, groupby, pairwise
@@ -94,6 +94,18 @@ class RowBatch:
         )
 
 
+def check_shapes(shapes: Iterable[BatchShape], kind: RowKind) -> None:
+    """Raise an error for rows that are too short for any text."""
+    for shape in shapes:
+        if shape.max_seqlen <= NUM_SPECIAL:
+            raise ConfigError(f"max_seqlen {shape.max_seqlen} has no room beside BOS and EOS")
+        if kind == "random_length" and shape.max_seqlen < 2 * SHORTEST:
+            raise ConfigError(
+                f"max_seqlen {shape.max_seqlen} has no room for two sequences of {SHORTEST} "
+                "tokens; use rows: documents, or longer rows"
+            )
+
+
 class RowPlan:
     """The rows of every step of a run."""
 
@@ -112,14 +124,7 @@ class RowPlan:
         `shapes` that are alike are merged. `window_documents` are planned together, which affects
         the rows.
         """
-        for shape in shapes:
-            if shape.max_seqlen <= NUM_SPECIAL:
-                raise ConfigError(f"max_seqlen {shape.max_seqlen} has no room beside BOS and EOS")
-            if kind == "random_length" and shape.max_seqlen < 2 * SHORTEST:
-                raise ConfigError(
-                    f"max_seqlen {shape.max_seqlen} has no room for two sequences of {SHORTEST} "
-                    "tokens; use rows: documents, or longer rows"
-                )
+        check_shapes(shapes, kind)
         self.kind: RowKind = kind
         num_special = NUM_SPECIAL if kind == "random_length" else 0
         order = _DocumentOrder(lengths, data_seed, min(window_documents, len(lengths)), num_special)

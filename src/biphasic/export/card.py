@@ -44,6 +44,7 @@ from biphasic.tasks.embedding import TrainedVectors
 from biphasic.tasks.kinds.kind import Facts
 from biphasic.tasks.kinds.minimal_pairs import OBJECTIVE
 from biphasic.tasks.kinds.registry import KINDS
+from biphasic.tasks.protocol import probe_title
 from biphasic.tasks.records import PAIR_TEMPLATE, HeadRecord
 
 _TEMPLATE = Path(__file__).with_name("card.md.j2")
@@ -449,8 +450,8 @@ class TaskScore:
     @property
     def read_by(self) -> str:
         """What reads an encoder that is not fine-tuned, such as a linear probe of layer 3."""
-        _, _, title = self.first.facts.title.rpartition(", ")  # see `FinetuneProtocol.facts`
-        return title if _is_probe(self.first.protocol) else "zero-shot"
+        protocol = self.first.protocol
+        return probe_title(protocol.get("layer")) if _is_probe(protocol) else "zero-shot"
 
     @property
     def few(self) -> str:

@@ -46,6 +46,13 @@ FEW_STEPS = PAPER_STEPS // 10  # fewer steps than these are reported
 FINETUNING_VERSION = 3  # increase by hand whenever the same fine-tuning would give different scores
 
 
+def probe_title(layer: Layer) -> str:
+    """Return what reports call a probe of a layer."""
+    if layer is None:
+        return "linear probe"
+    return f"linear probe of {'the best layer' if layer == 'best' else f'layer {layer}'}"
+
+
 class FinetuneProtocol(Config):
     """Fine-tuning as in the reference study, arXiv:2507.00994, section 2 and appendix A."""
 
@@ -136,9 +143,7 @@ class FinetuneProtocol(Config):
         if not (self.is_probe and kind.is_trained):
             return kind
         is_drawn = self.train_examples is not None
-        layer = "" if self.layer is None else f" of layer {self.layer}"
-        layer = " of the best layer" if self.layer == "best" else layer
-        return replace(kind, title=f"{kind.title}, linear probe{layer}", is_trained=is_drawn)
+        return replace(kind, title=f"{kind.title}, {probe_title(self.layer)}", is_trained=is_drawn)
 
     @staticmethod
     def paper(max_positions: int) -> dict[str, Any]:

@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-import numpy as np
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt
 
 from biphasic.config import Config
 from biphasic.data.building.config import CorpusConfig, phase_corpus
-from biphasic.data.rows import RowKind, RowPlan
+from biphasic.data.rows import RowKind, check_shapes
 from biphasic.errors import ConfigError
 from biphasic.files import expanded, is_folder
 from biphasic.model.shape import PRESETS, Architecture, PresetName
@@ -129,10 +128,8 @@ class Recipe(RecipeSettings):
         """Raise an error if settings are invalid together, for any data."""
         check_step_size(self.rows_per_step, max_seqlen=self.max_seqlen)  # also of held-out losses
         check_phases(self.placed_phases)
-        for placed in self.placed_phases:
-            if placed.phase.reading is None:
-                # It refuses rows that are too short, whatever text they have.
-                RowPlan(np.ones(1, np.int64), [placed.batches], data_seed=0, kind=self.rows)
+        on_text = (placed for placed in self.placed_phases if placed.phase.reading is None)
+        check_shapes((placed.batches for placed in on_text), self.rows)
         for step in self.skip_steps:
             if self.phases and not 0 <= step < self.total_steps:
                 raise ConfigError(

@@ -35,14 +35,17 @@ GRID = (
 
 # Of a probe, whose facts are recorded, as it has no seed if it reads all examples.
 PROBE = {
-    "protocol": {"train": "head"},
+    "protocol": {"train": "head", "layer": 3},
     "about": {
         "title": "sequence classification, linear probe of layer 3", "is_trained": False,
         "metrics": [{"key": "accuracy", "title": "accuracy"}],
     },
 }  # fmt: skip
 FEW = {"train_examples": 1600}
-DRAWN = {**PROBE, "about": {**PROBE["about"], "title": "x, linear probe", "is_trained": True}}
+DRAWN = {
+    "protocol": {"train": "head", "layer": None},
+    "about": {**PROBE["about"], "title": "x, linear probe", "is_trained": True},
+}
 HASHES = {IDENTITY: "STATE", CORPUS_HASH: "CORPUS", "a" * 64: "PLUGIN", "b" * 64: "OTHER"}
 SHAPE = {"name": "floor:random-vectors", "width": 64, "tokenizer": IDENTITY}
 # Of the same examples or of others; random vectors of the model's shape, two draws, or of another.

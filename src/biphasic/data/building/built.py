@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from shutil import copytree
 from tempfile import gettempdir
@@ -389,11 +389,11 @@ def _shards(corpora: Sequence[Corpus]) -> Iterator[ShardContent]:
 def _merged_record(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     parts = [item for record in records for item in record["sources"].items()]
     names = unique_names([name for name, _ in parts])
-    special = Counter[str]()
+    special, plugins = Counter[str](), dict[str, list[str]]()
     for record in records:
         special.update(record.get("special_in_text", {}))
-    named = [item for record in records for item in record.get("plugins", {}).items()]
-    plugins = {name: sorted({*chain(*(n for key, n in named if key == name))}) for name, _ in named}
+        for kind, used in record.get("plugins", {}).items():
+            plugins[kind] = sorted({*plugins.get(kind, ()), *used})
     return {
         "origin": {"merged": [record["origin"] for record in records]},
         "sources": {name: counts for name, (_, counts) in zip(names, parts, strict=True)},

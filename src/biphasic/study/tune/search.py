@@ -131,45 +131,28 @@ def tune_study(
         raise ConfigError(f"{target}: holds more than rates; name another file with --out")
     # Locked first: a place that cannot be written ends the command before the trials.
     with sole_writer(target):
-        return _tuned(
-            tuning, rates, file, root, extend=extend, target=target, local=local, console=console
+        # Replicates of an arm share a rate, which is tuned with the seeds of the first.
+        trials = _Trials(tuning, root.resolve(), local, console)
+        by_group = trials.try_rates(rates, extend=extend)
+        record = _record(tuning, by_group)
+        write_json(trials.folder / "curve.json", record.model_dump(mode="json"))
+        write_text(trials.folder / "curve.csv", curve_csv(record))
+        for ending, content in draw_curves(record).items():
+            write_bytes(trials.folder / f"curve.{ending}", content)
+        if lost := [curve.name for curve in record.curves if curve.choice is None]:
+            raise StudyError(
+                f"every trial of {', '.join(lost)} diverged, so no rate was chosen or "
+                f"written; give lower --rates (losses: {trials.folder / 'curve.csv'})"
+            )
+        chosen = tuple(
+            group.tuned(curve.choice, trials=len(curve.trials))
+            for group, curve in zip(tuning.groups, record.curves, strict=True)
+            if curve.choice is not None
         )
-
-
-def _tuned(
-    tuning: Tuning,
-    rates: Rates,
-    file: Path,
-    root: Path,
-    *,
-    extend: bool,
-    target: Path,
-    local: Local,
-    console: Console,
-) -> TuneOutcome:
-    """Run the trials, and write the chosen rates."""
-    # Replicates of an arm share a rate, which is tuned with the seeds of the first.
-    trials = _Trials(tuning, root.resolve(), local, console)
-    by_group = trials.try_rates(rates, extend=extend)
-    record = _record(tuning, by_group)
-    write_json(trials.folder / "curve.json", record.model_dump(mode="json"))
-    write_text(trials.folder / "curve.csv", curve_csv(record))
-    for ending, content in draw_curves(record).items():
-        write_bytes(trials.folder / f"curve.{ending}", content)
-    if lost := [curve.name for curve in record.curves if curve.choice is None]:
-        raise StudyError(
-            f"every trial of {', '.join(lost)} diverged, so no rate was chosen or "
-            f"written; give lower --rates (losses: {trials.folder / 'curve.csv'})"
-        )
-    chosen = tuple(
-        group.tuned(curve.choice, trials=len(curve.trials))
-        for group, curve in zip(tuning.groups, record.curves, strict=True)
-        if curve.choice is not None
-    )
-    rates_now = (*tuning.kept_rates, *chosen)
-    curve = trials.folder / "curve.csv"
-    advice = write_rates(target, file, tuning.config, rates_now, curve=curve)
-    return TuneOutcome(record, trials.folder, trials.num_executed, target, advice)
+        rates_now = (*tuning.kept_rates, *chosen)
+        curve = trials.folder / "curve.csv"
+        advice = write_rates(target, file, tuning.config, rates_now, curve=curve)
+        return TuneOutcome(record, trials.folder, trials.num_executed, target, advice)
 
 
 def first_rates(tuning: Tuning, rates: Sequence[float] | None) -> dict[str, tuple[float, ...]]:
