@@ -405,6 +405,21 @@ def test_wrong_clusters_are_refused(tmp_path, rows, fact):
     assert fact in problem
 
 
+def test_clusters_of_some_examples_alone_test_nothing(tmp_path):
+    # The metrics make two datasets of one task, whose examples are the same.
+    rows = [
+        [{"id": n, "score": 1, "cluster": 0} for n in range(10)],
+        [{"id": n, "f1": n % 2} for n in range(20)],
+        [{"id": n, "f1": n % 3 / 3} for n in range(20)],
+    ]
+    for model, of_model in zip("abc", rows, strict=True):
+        (tmp_path / model).mkdir()
+        lines = map(json.dumps, of_model)
+        (tmp_path / model / "d.jsonl").write_text("\n".join(lines) + "\n")
+    [row] = compare(tmp_path).table()
+    assert (row["dataset"], row["verdict"]) == ("d f1", "unknown")
+
+
 def test_encoders_of_one_name_are_told_apart_by_their_states(tmp_path):
     written = FakeStudy(
         steps=40, arms=ARMS[1:3], tasks=TASKS[:2], learning_rates=(1e-4,), seeds=(0,)

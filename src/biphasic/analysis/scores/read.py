@@ -210,6 +210,8 @@ def read_others(folder: Path, choice: DatasetChoice) -> Layout | None:
     ) -> ExampleScores:
         values, data = runs[0].run, datasets[dataset].data
         of_data = notes.clusters.get(data, {})
+        if of_data and not values.keys() <= of_data.keys():
+            raise DataError(f"{dataset}: only some of the examples have a '{CLUSTER}'")
         clusters = tuple(of_data[key] for key in values) if of_data else ()
         # Models that read other data under one name have no example in common there.
         own = differing.get((model, data), {})
