@@ -262,6 +262,8 @@ class _Question:
         dataset: str | Sequence[str] = AVERAGE,
         **where: Any,
     ) -> None:
+        if gap is not None and best_level:
+            raise ValueError("give gap or best_level, not both")
         of_check = {"at_least", "at_most", "most_often", "weaker"} & where.keys()
         self.options: dict[str, Any] = {name: where.pop(name) for name in of_check}
         self.options["value"] = table._value
