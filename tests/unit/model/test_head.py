@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from biphasic.errors import ModelError
 from biphasic.model.head import check_head, language_model_head
 from biphasic.model.loading.build import new_model
+from biphasic.training.step.optimizer import set_precision
 from families import FAMILIES, SHARED, tiny_config
 
 EVERY = pytest.mark.parametrize("family", FAMILIES)
@@ -36,6 +37,18 @@ def test_the_probe_passes_and_leaves_no_trace(family):
     assert model.training
     assert all(parameter.grad is None for parameter in model.parameters())
     assert all(map(torch.equal, before, model.parameters()))
+
+
+@EVERY
+def test_logits_in_mixed_precision(family):
+    # Tied weights stay in fp32, while the layer before them is rounded.
+    model = new_model(tiny_config(family), init_seed=0).eval()
+    states = torch.randn(5, 32, generator=torch.Generator().manual_seed(0)).bfloat16().float()
+    with torch.no_grad():
+        expected = language_model_head(model).logits(states)
+        set_precision(model, "bf16")
+        difference = (language_model_head(model).logits(states) - expected).abs().max()
+    assert difference <= 0.05 * expected.abs().max()
 
 
 def scaled(model: PreTrainedModel) -> None:
