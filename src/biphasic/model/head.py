@@ -110,15 +110,16 @@ def check_head(model: PreTrainedModel) -> None:
 
 def _transform(model: PreTrainedModel) -> Callable[[Tensor], Tensor] | None:
     """Return a family's transform between its body and the product with the vocabulary."""
-    for name in ("cls.predictions.transform", "head"):  # BERT; ModernBERT
+    output = model.get_output_embeddings()
+    for name in ("cls.predictions.transform", "head", "lm_head"):  # BERT; ModernBERT; its decoder
         try:
-            return model.get_submodule(name)
+            layer = model.get_submodule(name)
         except AttributeError:
             continue
+        # UltraBERT's head contains the product.
+        if all(part is not output for part in layer.modules()):
+            return layer
     layer = getattr(model, "lm_head", None)
-    output = model.get_output_embeddings()
-    if isinstance(layer, nn.Module) and all(part is not output for part in layer.modules()):
-        return layer  # ModernBERT's decoder
     # RoBERTa
     dense, norm = getattr(layer, "dense", None), getattr(layer, "layer_norm", None)
     if isinstance(dense, nn.Module) and isinstance(norm, nn.Module):

@@ -73,6 +73,12 @@ def test_a_head_that_does_more_is_refused(change):
         check_head(model)
 
 
+def test_a_head_that_contains_the_product_is_no_layer_before_it():
+    model = new_model(tiny_config("qwen3"), init_seed=0)
+    model.head = nn.Sequential(nn.Linear(32, 32), model.lm_head)
+    assert language_model_head(model).transform is None
+
+
 @pytest.mark.parametrize("config", [transformers.ElectraConfig, transformers.AlbertConfig])
 def test_a_head_that_changes_the_width_is_refused(config):
     model = new_model(config(**SHARED, embedding_size=16), init_seed=0)
