@@ -309,7 +309,8 @@ def probe_tokens(model: PreTrainedModel, count: int, *, draw: int = 0) -> NDArra
 
 def pad_id(model: PreTrainedModel) -> int:
     """Return the token that pads the rows of a probe."""
-    return getattr(model.config, "pad_token_id", None) or 0
+    # Some first copies of LLaMA have -1: no token.
+    return max(getattr(model.config, "pad_token_id", None) or 0, 0)
 
 
 def _difference(

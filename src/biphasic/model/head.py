@@ -18,7 +18,13 @@ from transformers import PreTrainedModel
 
 from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
-from biphasic.model.compute.forward import first_pass, hidden_states, packed_arguments, probing
+from biphasic.model.compute.forward import (
+    activation_dtype,
+    first_pass,
+    hidden_states,
+    packed_arguments,
+    probing,
+)
 from biphasic.seeds import stream
 
 _PROBE_TOKENS = 6
@@ -35,11 +41,14 @@ class LanguageModelHead:
     softcap: float | None
     # From and to [..., hidden_size]; None for the identity.
     transform: Callable[[Tensor], Tensor] | None
+    dtype: torch.dtype  # of the transform; with mixed precision, tied weights have another
 
     def logits(self, states: Tensor) -> Tensor:
         """Return the capped logits in fp32, [..., vocab_size], of states [..., hidden_size]."""
-        inputs = self.transformed(states.to(self.weight.dtype))
-        logits = functional.linear(inputs, self.weight, self.bias).float()
+        dtype = self.weight.dtype
+        inputs = self.transformed(states.to(self.dtype)).to(dtype)
+        bias = None if self.bias is None else self.bias.to(dtype)
+        logits = functional.linear(inputs, self.weight, bias).float()
         return logits if self.softcap is None else self.softcap * (logits / self.softcap).tanh()
 
     def transformed(self, states: Tensor) -> Tensor:
@@ -57,6 +66,7 @@ def language_model_head(model: PreTrainedModel) -> LanguageModelHead:
         bias=getattr(output, "bias", None),
         softcap=getattr(model.config, "final_logit_softcapping", None),
         transform=_transform(model),
+        dtype=activation_dtype(model),
     )
 
 
@@ -100,15 +110,16 @@ def check_head(model: PreTrainedModel) -> None:
 
 def _transform(model: PreTrainedModel) -> Callable[[Tensor], Tensor] | None:
     """Return a family's transform between its body and the product with the vocabulary."""
-    for name in ("cls.predictions.transform", "head"):  # BERT; ModernBERT
+    output = model.get_output_embeddings()
+    for name in ("cls.predictions.transform", "head", "lm_head"):  # BERT; ModernBERT; its decoder
         try:
-            return model.get_submodule(name)
+            layer = model.get_submodule(name)
         except AttributeError:
             continue
+        # UltraBERT's head contains the product.
+        if all(part is not output for part in layer.modules()):
+            return layer
     layer = getattr(model, "lm_head", None)
-    output = model.get_output_embeddings()
-    if isinstance(layer, nn.Module) and all(part is not output for part in layer.modules()):
-        return layer  # ModernBERT's decoder
     # RoBERTa
     dense, norm = getattr(layer, "dense", None), getattr(layer, "layer_norm", None)
     if isinstance(dense, nn.Module) and isinstance(norm, nn.Module):

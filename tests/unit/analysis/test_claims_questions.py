@@ -444,6 +444,7 @@ def test_the_old_form_is_refused_with_the_new_one(tmp_path, name) -> None:
         ("table.best('task', 'QA', across='task')", "across=, another factor"),
         ("table.best('task', 'QA', by='mean rank')", "across=, another factor"),
         ("table.best('task', 'QA', best_level='mask_rate')", "best and worst take scores"),
+        ("table.varies('size', gap=(MLM, CLM), best_level='mask_rate')", "gap or best_level, not"),
         ("table.varies('size', best_level='objective')", "no factor 'objective' (known:"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
         ("exit(0)", "SystemExit: 0"),

@@ -151,6 +151,18 @@ def test_values_are_tested_for_variation_where_a_score_is_missing_too(last, expe
     assert answer(scores, lambda table: table.varies("mask_rate", task="SC")) is expected
 
 
+@pytest.mark.parametrize(("number", "expected"), [(1, True), (2, None)])
+def test_variation_is_corrected_for_all_comparisons_of_its_check(number, expected) -> None:
+    """The p value of each difference is 0.04."""
+    cells = {
+        (info.name, task): around(mean, width=width)
+        for info in RATES[:number]
+        for task, mean, width in (("SC", 70.2845, 1.0), ("TC", 70, 0.0))
+    }
+    (check,) = ask(table(cells, *RATES[:number]), lambda table: table.varies("task")).checks
+    assert [one.holds for one in check.comparisons] == [expected] * number
+
+
 def test_which_level_is_best_is_known_where_it_is_clear() -> None:
     def question(table: Table) -> Check:
         return table.compare({"task": "SC"}, {"task": "TC"}, "higher", best_level="mask_rate")

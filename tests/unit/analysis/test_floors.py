@@ -299,6 +299,17 @@ def test_a_missing_or_foreign_result_of_a_baseline_is_a_problem(written) -> None
     assert ("floor:majority", task) not in records.baselines
 
 
+def test_the_only_result_of_a_baseline_that_reads_examples_of_a_seed_is_of_this_seed(
+    written,
+) -> None:
+    folder, store, task = written
+    for seed in (0, 1, 3, 4):
+        shutil.rmtree(store / "finetunes" / identity("reference:bag-of-words", task, seed)[:16])
+    score = study_scores(load_records(folder, store)).get("reference:bag-of-words", task)
+    assert score.by_seed == pytest.approx({2: 52})
+    assert not score.is_complete
+
+
 def test_a_baseline_is_paired_with_every_pretraining_run() -> None:
     values = {"a-seed0": [60.0, 62.0], "a-seed1": [64.0, 66.0], "floor:x": [50.0, 51.0]}
     models = tuple(

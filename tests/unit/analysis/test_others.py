@@ -405,6 +405,21 @@ def test_wrong_clusters_are_refused(tmp_path, rows, fact):
     assert fact in problem
 
 
+def test_clusters_of_some_examples_alone_test_nothing(tmp_path):
+    # The metrics make two datasets of one task, whose examples are the same.
+    rows = [
+        [{"id": n, "score": 1, "cluster": 0} for n in range(10)],
+        [{"id": n, "f1": n % 2} for n in range(20)],
+        [{"id": n, "f1": n % 3 / 3} for n in range(20)],
+    ]
+    for model, of_model in zip("abc", rows, strict=True):
+        (tmp_path / model).mkdir()
+        lines = map(json.dumps, of_model)
+        (tmp_path / model / "d.jsonl").write_text("\n".join(lines) + "\n")
+    [row] = compare(tmp_path).table()
+    assert (row["dataset"], row["verdict"]) == ("d f1", "unknown")
+
+
 def test_encoders_of_one_name_are_told_apart_by_their_states(tmp_path):
     written = FakeStudy(
         steps=40, arms=ARMS[1:3], tasks=TASKS[:2], learning_rates=(1e-4,), seeds=(0,)
@@ -421,3 +436,29 @@ def test_encoders_of_one_name_are_told_apart_by_their_states(tmp_path):
     tasks = {task["name"] for task in record["tasks"]}
     found = {(row["model"], row["dataset"]) for row in analyze(tmp_path).table()}
     assert found == {*product(states, tasks)}
+
+
+def test_diverged_runs_of_evaluate_count_as_tried(tmp_path):
+    (mlm, *_), (clm, *_), (both, *_) = arms = ARMS[1:4]
+    [(task, *_)] = TASKS[:1]
+    rates, seeds = (1e-4, 2e-4, 5e-4), range(3)
+    diverged = {(mlm, task, 5e-4, seed) for seed in seeds}
+    diverged |= {(clm, task, rate, 0) for rate in rates}
+    scores = {(name, task, 2e-4, seed): (0.9, 0.9) for name in (mlm, clm) for seed in seeds}
+    written = FakeStudy(
+        steps=40, arms=arms, tasks=TASKS[:1], learning_rates=rates, seeds=tuple(seeds),
+        diverged=diverged, missing={(both, task, 5e-4, 2)}, scores=scores,
+    )  # fmt: skip
+    folder, store = written.write(tmp_path)
+    runs = json.loads((folder / "study.json").read_text())["runs"]
+    for name in (mlm, clm, both):
+        results = [run["id"] for run in runs if run["arm"] == name]
+        pin = {"made_by": "evaluate", "name": name, "results": results}
+        write_json(store / "pins" / f"{name}.json", pin)
+    shutil.rmtree(folder)
+    found = analyze(tmp_path)
+    marks = {row["model"]: (row["is_complete"], row["is_at_end"]) for row in found.table()}
+    assert marks[mlm] == (True, False)
+    assert marks[clm] == (False, False)
+    assert not marks[both][0]
+    assert sum("diverged after" in problem for problem in found.problems) == 6

@@ -161,6 +161,22 @@ def test_a_finished_encoder_is_paired_with_every_run(tmp_path):
     assert found == [detectable(num_arms=3, num_runs=3, blocks=True)] * 3
 
 
+def test_no_variance_is_pooled_where_a_recipe_lacks_a_run(tmp_path):
+    study = load_records(*replicated_study(tmp_path, seeds=(0,))).study
+    two = [
+        arm.model_copy(update={"name": f"other-{n}", "state": f"{n}", "model": "other"})
+        for n, arm in enumerate(study.arms[:2])
+    ]
+    clm, mlm = (tuple(f"{name}-seed{seed}" for seed in (1, 2, 3)) for name in ("clm", "mlm"))
+    asked = QuestionRecord(
+        name="Q1", question="?", supported_if=RULES[0], against_if=RULES[1],
+        comparisons=(AskedRecord(first=clm, second=mlm, tasks=("pydocs-sc",)),),
+    )  # fmt: skip
+    asking = study.model_copy(update={"questions": (asked,), "arms": (*study.arms, *two)})
+    [found] = detectable_differences(asking, lambda _: 1.0)
+    assert found.points == detectable(num_arms=2, num_runs=3, blocks=True)
+
+
 def test_a_pilot_s_spreads_are_over_what_the_questions_are_over(tmp_path):
     over_runs, _ = replicated_study(tmp_path / "runs", seeds=(0,))
     over_seeds, _ = FakeStudy(steps=40, arms=ARMS[1:3], tasks=TASKS[:1]).write(tmp_path / "seeds")

@@ -12,6 +12,7 @@ from biphasic.analysis.scores.table import (
     score_of_grid,
     with_averages,
 )
+from biphasic.analysis.statistics.compare import family_of
 
 
 def grid(cells):
@@ -85,3 +86,16 @@ def test_one_rate_is_at_an_end_by_itself(validation, tried, per_seed, one_rate):
     for name in (*names, "SC Average"):
         assert scores.get("m", name).is_at_end is per_seed
         assert at_one_rate(scores).get("m", name).is_at_end is one_rate
+
+
+def test_a_model_without_a_score_at_one_rate_counts_in_its_family():
+    full = score_of_grid(grid(CELLS), convention="standard", is_complete=True)
+    open_ = score_of_grid(grid([CELLS[0], CELLS[3]]), convention="standard", is_complete=False)
+    scores = Scores(
+        "made", "standard", tuple(ModelInfo(name, name) for name in "abc"),
+        (DatasetInfo("d", "SC", "accuracy"),),
+        {("a", "d"): full, ("b", "d"): full, ("c", "d"): open_},
+    )  # fmt: skip
+    chosen = at_one_rate(scores)
+    assert chosen.get("c", "d").estimate is None
+    assert family_of(chosen, "d").size == family_of(scores, "d").size == 3

@@ -226,3 +226,11 @@ def test_a_layer_behind_its_own_attention_that_sees_the_padding(padded):
     layer.register_forward_hook(lambda _m, _i, output: output + output.mean(1, keepdim=True))
     with pytest.raises(ModelError, match=r"encoder\.layer\.1: .* the padding"):
         check_contract(model, causal=False)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_model_whose_padding_is_no_token_is_probed(causal):
+    config = tiny_config("llama")
+    config.pad_token_id = -1
+    model = new_model(config, init_seed=0)
+    check_contract(model, causal=causal)

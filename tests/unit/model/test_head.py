@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from biphasic.errors import ModelError
 from biphasic.model.head import check_head, language_model_head
 from biphasic.model.loading.build import new_model
+from biphasic.training.step.optimizer import set_precision
 from families import FAMILIES, SHARED, tiny_config
 
 EVERY = pytest.mark.parametrize("family", FAMILIES)
@@ -38,6 +39,18 @@ def test_the_probe_passes_and_leaves_no_trace(family):
     assert all(map(torch.equal, before, model.parameters()))
 
 
+@EVERY
+def test_logits_in_mixed_precision(family):
+    # Tied weights stay in fp32, while the layer before them is rounded.
+    model = new_model(tiny_config(family), init_seed=0).eval()
+    states = torch.randn(5, 32, generator=torch.Generator().manual_seed(0)).bfloat16().float()
+    with torch.no_grad():
+        expected = language_model_head(model).logits(states)
+        set_precision(model, "bf16")
+        difference = (language_model_head(model).logits(states) - expected).abs().max()
+    assert difference <= 0.05 * expected.abs().max()
+
+
 def scaled(model: PreTrainedModel) -> None:
     model.lm_head.register_forward_hook(lambda _m, _i, output: output * 1.01)
 
@@ -58,6 +71,12 @@ def test_a_head_that_does_more_is_refused(change):
     change(model)
     with pytest.raises(ModelError, match=r"Qwen3ForCausalLM: .*head does more"):
         check_head(model)
+
+
+def test_a_head_that_contains_the_product_is_no_layer_before_it():
+    model = new_model(tiny_config("qwen3"), init_seed=0)
+    model.head = nn.Sequential(nn.Linear(32, 32), model.lm_head)
+    assert language_model_head(model).transform is None
 
 
 @pytest.mark.parametrize("config", [transformers.ElectraConfig, transformers.AlbertConfig])

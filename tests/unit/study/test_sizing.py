@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from biphasic import estimate
 from biphasic.data.packing import pack_sequences
@@ -141,6 +142,20 @@ def test_a_pretrained_model_is_trained_in_the_memory_of_its_largest_phase(tmp_pa
         for phases in ([clm], [clm, by_lora], [by_lora])
     )  # fmt: skip
     assert full == mixed > lora > 0
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_tied_embeddings_of_a_pretrained_model_count_once(tmp_path, is_tied):
+    config = LlamaConfig(
+        vocab_size=VOCAB, hidden_size=48, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, tie_word_embeddings=is_tied,
+    )  # fmt: skip
+    config.save_pretrained(tmp_path)
+    made = Recipe(**recipe(model={"pretrained": str(tmp_path)}))
+    model = LlamaForCausalLM(config)
+    matrices = sum(weight.numel() for weight in model.parameters() if weight.ndim > 1)
+    assert parameters_of(made, vocab_size=VOCAB).total == matrices
+    assert state_bytes(made, vocab_size=VOCAB) == 12 * matrices
 
 
 def test_several_passes_and_processes_hold_more_gradients():

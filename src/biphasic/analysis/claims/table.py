@@ -178,13 +178,14 @@ class Table:
         """Check whether values differ at all along factors."""
         for factor in over:
             known(factor, FACTORS)
-        asked, comparisons = _Question(self, **options), []
-        for shared, group in grouped(asked.rows, held_factors(over)):
-            if len(group) > 1:
-                asked.num_comparisons = math.comb(len(group), 2)
-                steps = [(*pair, "different") for pair in combinations(group, 2)]
-                text = asked.listed(group, over)
-                comparisons.append(asked.answer(text, any_holds, steps, shared, group))
+        asked = _Question(self, **options)
+        groups = [(s, rows) for s, rows in grouped(asked.rows, held_factors(over)) if len(rows) > 1]
+        asked.num_comparisons = sum(math.comb(len(group), 2) for _, group in groups)
+        comparisons = []
+        for shared, group in groups:
+            steps = [(*pair, "different") for pair in combinations(group, 2)]
+            text = asked.listed(group, over)
+            comparisons.append(asked.answer(text, any_holds, steps, shared, group))
         named = " and ".join(map(factor_text, over))
         if not comparisons:
             asked.lack(f"no models or tasks that differ only in {named}")
@@ -262,6 +263,8 @@ class _Question:
         dataset: str | Sequence[str] = AVERAGE,
         **where: Any,
     ) -> None:
+        if gap is not None and best_level:
+            raise ValueError("give gap or best_level, not both")
         of_check = {"at_least", "at_most", "most_often", "weaker"} & where.keys()
         self.options: dict[str, Any] = {name: where.pop(name) for name in of_check}
         self.options["value"] = table._value
@@ -464,7 +467,6 @@ class _Question:
             if len({getattr(row, factor) for row in group}) < 2:
                 continue
             best = max(group, key=lambda row: (row.mean, -getattr(row, factor)))
-            self.num_comparisons = len(group)
             is_known = not any(math.isnan(row.mean) for row in group) and (
                 not self.are_tested(group)
                 or all(self.relation(best, one)[0] == "higher" for one in group if one is not best)

@@ -29,7 +29,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,8 @@ class Layout:
     runs: Mapping[Cell, Sequence[GridScore[Any]]]
     problems: tuple[Problem, ...]
     read: Reader
-    has_grid: bool = True  # whether all models need the runs that any of them has
+    # Of `evaluate`, rates and seeds that each cell tried; None if models share a grid.
+    tried: Mapping[Cell, Collection[tuple[float, int]]] | None = None
     is_by_example: bool = False  # whether a run is only scores of examples
 
     def scores(self, convention: Convention = "standard") -> Scores:
@@ -89,21 +90,25 @@ class Layout:
                 return self.read(model, dataset, runs)
             raise DataError(f"{model} on {dataset}: no run has a score")
 
-        def score(dataset: str, runs: Sequence[GridScore[Any]]) -> Score:
+        def score(cell: Cell, runs: Sequence[GridScore[Any]]) -> Score:
             if self.is_by_example:
                 mean = PERCENT * runs[0].test
                 return Score(Estimate(mean, None, 1), {0: mean})
-            is_complete = {(run.rate, run.seed) for run in runs} == grids[dataset]
-            return score_of_grid(
-                runs, convention=convention, is_complete=is_complete or not self.has_grid
-            )
+            ran = {(run.rate, run.seed) for run in runs}
+            if self.tried is None:
+                is_complete, rates = ran == grids[cell[1]], set[float]()
+            else:
+                rates, seeds = ({*of} for of in zip(*self.tried[cell], strict=True))
+                is_tried = {*product(rates, seeds)} == {*self.tried[cell]}
+                is_complete = is_tried and {run.seed for run in runs} == seeds
+            return score_of_grid(runs, convention=convention, is_complete=is_complete, tried=rates)
 
         scores = Scores(
             source=self.folder.name,
             convention=convention,
             models=tuple(model_from_name(name) for name in models),
             datasets=tuple(self.datasets.values()),
-            cells={cell: score(cell[1], runs) for cell, runs in self.runs.items()},
+            cells={cell: score(cell, runs) for cell, runs in self.runs.items()},
             examples=examples,
             is_by_example=self.is_by_example,
         )

@@ -27,7 +27,7 @@ from typing import Any
 
 from biphasic.amounts import count
 from biphasic.analysis.estimate import GridScore, grid
-from biphasic.analysis.records import Problem, StudyRecords, load_records
+from biphasic.analysis.records import Problem, StudyRecords, describe_run, load_records
 from biphasic.analysis.scores.examples import ExampleScores, mean_examples
 from biphasic.analysis.scores.layout import RESULTS, Cell, Layout, read_layout
 from biphasic.analysis.scores.reference import EVERY, DatasetChoice
@@ -87,6 +87,7 @@ def read_store(store: Path, choice: DatasetChoice = EVERY) -> Layout:
             cells[name, result.state, result.task, how][result.id] = result
     datasets: dict[str, DatasetInfo] = {}
     runs: dict[Cell, tuple[GridScore[Any], ...]] = {}
+    tried: dict[Cell, set[tuple[float, int]]] = {}
     for (name, state, task, how), of_cell in cells.items():
         model = name if len(names[name]) == 1 else f"{name} {state[:6]}"
         dataset = task if len(settings[task]) == 1 else f"{task} {how}"
@@ -101,6 +102,12 @@ def read_store(store: Path, choice: DatasetChoice = EVERY) -> Layout:
         )
         if found := tuple(grid(of_cell.values(), metric=one.metric)):
             runs[model, dataset], datasets[dataset] = found, info
+            tried[model, dataset] = {(run.learning_rate, run.seed) for run in of_cell.values()}
+        problems += [
+            Problem("diverged", f"{describe_run(model, run)}: diverged after {run.steps} steps")
+            for run in of_cell.values()
+            if run.status == "diverged"
+        ]
     left_out = choice.left_out(datasets)
     runs = {cell: found for cell, found in runs.items() if cell[1] not in left_out}
     if not runs:
@@ -120,7 +127,7 @@ def read_store(store: Path, choice: DatasetChoice = EVERY) -> Layout:
         return ExampleScores(ids, {one.seed: by_result[one.id] for one in results}, clusters)
 
     # `evaluate` extends the grid of each encoder by its own scores.
-    return Layout(store, kept, runs, tuple(problems), read, has_grid=False)
+    return Layout(store, kept, runs, tuple(problems), read, tried=tried)
 
 
 def scores_of(results: Results, convention: Convention | None) -> Scores:
@@ -203,6 +210,8 @@ def read_others(folder: Path, choice: DatasetChoice) -> Layout | None:
     ) -> ExampleScores:
         values, data = runs[0].run, datasets[dataset].data
         of_data = notes.clusters.get(data, {})
+        if of_data and not values.keys() <= of_data.keys():
+            raise DataError(f"{dataset}: only some of the examples have a '{CLUSTER}'")
         clusters = tuple(of_data[key] for key in values) if of_data else ()
         # Models that read other data under one name have no example in common there.
         own = differing.get((model, data), {})

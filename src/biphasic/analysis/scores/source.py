@@ -158,14 +158,20 @@ def _baseline_scores(
             seed: PERCENT * fmean(shares[result.id] for result in of)
             for seed, of in _by_seed(records, name, task).items()
         }
-        yield (name, task), Score(mean and mean.in_points, by_seed)
+        is_complete = len(results) == _num_planned(records, name, task)
+        yield (name, task), Score(mean and mean.in_points, by_seed, is_complete)
+
+
+def _num_planned(records: StudyRecords, name: str, task: str) -> int:
+    """Return how many results a baseline of a task has when none is missing."""
+    return sum((one.arm, one.task) == (name, task) for one in records.study.baselines)
 
 
 def _by_seed(records: StudyRecords, name: str, task: str) -> dict[int, Sequence[ResultRecord]]:
     """Return the results of a baseline that are paired with each seed of the arms."""
     results = records.baselines[name, task]
     seeds = sorted({run.seed for run in records.runs if run.task == task})
-    if name.startswith(RANDOM_VECTORS) or len(results) == 1:
+    if name.startswith(RANDOM_VECTORS) or _num_planned(records, name, task) == 1:
         return dict.fromkeys(seeds, results)
     own = {result.seed: (result,) for result in results}  # of the training examples of a seed
     return {seed: own[seed] for seed in seeds if seed in own}

@@ -420,8 +420,8 @@ def with_averages(scores: Scores) -> Scores:
 
 def at_one_rate(scores: Scores) -> Scores:
     """Return scores of one learning rate for all seeds, instead of the best rate of each seed."""
-    # Scores for which these are unknown are omitted. Single examples are omitted as well, because
-    # they belong to the best rates.
+    # Single examples are omitted, because they belong to the best rates. A model without such a
+    # score still counts in its family.
     cells = {
         key: dataclasses.replace(
             score,
@@ -431,10 +431,11 @@ def at_one_rate(scores: Scores) -> Scores:
             num_rates=score.num_rates and 1,
             runs=[run for run in score.runs if run.rate == score.one_rate],
         )
-        for key, score in scores.cells.items()
         if score.at_one_rate is not None
+        else Score(None, {}, is_complete=False)
+        for key, score in scores.cells.items()
     }
-    if not cells:
+    if not any(score.estimate for score in cells.values()):
         raise DataError(f"{scores.source}: no scores of all seeds at one rate; omit --one-rate")
     return dataclasses.replace(scores, cells=cells, examples=None)
 

@@ -20,6 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import combinations
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -379,7 +380,11 @@ def corrected_pairs(
     alone, *pooled = by_each_variance(means, own, num, known, blocks=[blocks] if blocks else [])
     has_spread = (num > 1) & (own * num > NO_SPREAD**2)
     over_seeds = np.where(has_spread, alone.p_over_seeds, np.nan)
-    _test_means(scores, models, dataset.name, over_seeds, np.flatnonzero(num == 0).tolist())
+    estimates = [*combinations([scores.get(name, dataset.name).estimate for name in models], 2)]
+    for place in np.flatnonzero(num == 0):  # without a common seed, means alone are compared
+        one, other = estimates[place]
+        p_value = one and other and welch(one, other, scores.convention).p_value
+        over_seeds[place] = np.nan if p_value is None else p_value
     values = np.where(np.isnan(alone.p_value), over_seeds, alone.p_value)
     if without_seeds:
         values[are_alike(means, np.sqrt(known.examples))] = np.nan
@@ -424,16 +429,3 @@ def pair_differences(
         means = np.where(is_there, differences, 0.0).sum(axis=1) / num
         squares = np.where(is_there, (differences - means[:, None]) ** 2, 0.0).sum(axis=1)
         return means, np.where(num > 1, squares / (num - 1) / num, 0.0), num
-
-
-def _test_means(
-    scores: Scores, models: Sequence[str], dataset: str, p_values: Array, places: Sequence[int]
-) -> None:
-    """Enter the p values of pairs without a common seed, by their means alone."""
-    firsts, seconds = np.triu_indices(len(models), k=1)
-    estimates = [scores.get(model, dataset).estimate for model in models]
-    for place in places:
-        one, other = estimates[firsts[place]], estimates[seconds[place]]
-        if one is not None and other is not None:
-            p_value = welch(one, other, scores.convention).p_value
-            p_values[place] = np.nan if p_value is None else p_value

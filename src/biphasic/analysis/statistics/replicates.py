@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Collection, Mapping, Sequence
-from itertools import zip_longest
+from itertools import product, zip_longest
 from typing import NamedTuple
 
 from biphasic.amounts import count
@@ -131,13 +131,12 @@ def _restricted(score: Score, seeds: Collection[int]) -> Score:
 
 def _shares_seeds(scores: Scores, groups: Sequence[tuple[ModelInfo, ...]]) -> bool:
     """Return whether two runs of a recipe were fine-tuned with the same seed."""
-    tuned = [dataset.name for dataset in scores.datasets if not dataset.is_zero_shot]
-    for group in groups:
-        for dataset in tuned:
-            seeds = [set(scores.get(model.name, dataset).by_seed or ()) for model in group]
-            if sum(map(len, seeds)) > len(set().union(*seeds)):
-                return True
-    return False
+    runs = (
+        [scores.get(model.name, dataset.name).by_seed or {} for model in group]
+        for group, dataset in product(groups, scores.datasets)
+        if not dataset.is_zero_shot
+    )
+    return any(sum(map(len, seeds)) > len(set().union(*seeds)) for seeds in runs)
 
 
 def _reader(scores: Scores, runs: _Runs) -> ExampleReader | None:

@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from biphasic.data.packing import PackedBatch
-from biphasic.model.shape import (
-    ModelShape,
-    architecture_shape,
-)
+from biphasic.model.shape import ModelShape, architecture_shape
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.study import EXAMPLE_TOKENS
 from biphasic.study.plan.tree import is_steady
@@ -52,10 +49,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Parameters of a new model; the head's matrix is not tied to the embeddings."""
+    """Parameters of a model."""
 
     body: int
-    embeddings: int
+    embeddings: int  # 0 if they are the head's matrix
     head: int
 
     @property
@@ -132,7 +129,8 @@ def parameters_of(recipe: Recipe, *, vocab_size: int) -> Parameters | None:
     # Two per layer, and the final one.
     norms = architecture.hidden_size * (2 * architecture.num_layers + 1) if architecture else 0
     # Input embeddings are as large as the head.
-    return Parameters(body=shape.body + norms, embeddings=shape.head, head=shape.head)
+    embeddings = 0 if _is_tied(recipe) else shape.head
+    return Parameters(body=shape.body + norms, embeddings=embeddings, head=shape.head)
 
 
 def state_bytes(recipe: Recipe, *, vocab_size: int, end: int | None = None) -> int | None:
@@ -165,6 +163,15 @@ def _local_shape(folder: str) -> ModelShape | None:
     from biphasic.model.loading.reading import read_config  # noqa: PLC0415
 
     return config_shape(read_config(folder))
+
+
+def _is_tied(recipe: Recipe) -> bool:
+    """Return whether the input embeddings of a model on this machine are its head's matrix."""
+    if not isinstance(recipe.model, PretrainedModel):
+        return False
+    from biphasic.model.loading.reading import read_config  # noqa: PLC0415
+
+    return getattr(read_config(recipe.model.pretrained), "tie_word_embeddings", False)
 
 
 def _row_flops(shape: ModelShape, placed: PlacedPhase, first: int, last: int) -> int:

@@ -34,6 +34,7 @@ from biphasic.analysis.study_file import read_study
 from biphasic.analysis.text import count
 from biphasic.errors import ConfigError, DataError, LockHeldError
 from biphasic.facts import is_baseline
+from biphasic.files import digest
 from biphasic.locks import refuse_while_cleaning
 from biphasic.numerics import PARTS, running_code
 from biphasic.records import AskedRecord, DetectableRecord, RegistrationRecord, StudyRecord
@@ -248,13 +249,14 @@ def _design(study: StudyRecord, asked: AskedRecord, task: str, number: int) -> D
         if not is_baseline(side[0]):  # these have no spread over runs
             sides.append(side)
             weights[side[0]] += weight  # an arm may occur twice
-    # Finished or asked recipes with several runs, whose variance is pooled.
+    # Finished or asked recipes with several runs, whose variance is pooled if none lacks a run.
     asked_arms = {name for side in sides for name in side}
     encoders = {arm.name for arm in study.arms if arm.is_finished_encoder}
-    runs: defaultdict[str, set[str]] = defaultdict(set)
+    runs: defaultdict[str, set[str]] = defaultdict(set)  # by recipe, the seeds of each run
     for arm in study.arms:
         if arm.name not in encoders and (arm.is_final or arm.name in asked_arms):
-            runs[replicate_of(arm)].add(arm.state)
+            runs[replicate_of(arm)].add(digest(arm.seeds))
+    several = [of for recipe, of in runs.items() if recipe and len(of) > 1]
     # A finished encoder is paired with every run.
     trained = [side for side in sides if side[0] not in encoders]
     num_runs = min(map(len, trained or runs.values()), default=1)
@@ -262,7 +264,7 @@ def _design(study: StudyRecord, asked: AskedRecord, task: str, number: int) -> D
     seeds = {run.seed for run in study.runs if (run.arm, run.task) == (first, task)}
     return Design(
         weights=tuple(float(weight) for weight in weights.values() if weight),
-        num_arms=len(encoders) + sum(len(states) > 1 for recipe, states in runs.items() if recipe),
+        num_arms=len(encoders) + len(several) if several[1:] == several[:-1] else 0,
         num_runs=num_runs if num_runs > 1 else len(seeds),
         num_comparisons=number,
         are_blocks=num_runs > 1 and not sum(weights.values()),  # as `blocks_for`
