@@ -53,7 +53,9 @@ def _scored_splits(task: ExampleTask) -> Iterator[tuple[str, Sequence[Any]]]:
 
 def majority(task: ExampleTask, _: Setting) -> Mapping[str, Any]:
     """Predict the most frequent answer of training for every text; of labels, the lower one."""
-    counts = Counter(example.answer for example in task.splits["train"])
+    answers = (example.answer for example in task.splits["train"])
+    # Sets of labels are equal in whatever order they are written.
+    counts = Counter(tuple(sorted(a)) if isinstance(a, tuple) else a for a in answers)
     # The lower one on ties: the order of the file must not decide a floor.
     answer = min(counts, key=lambda answer: (-counts[answer], answer))
     return {split: [answer] * len(examples) for split, examples in _scored_splits(task)}

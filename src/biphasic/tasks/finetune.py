@@ -46,7 +46,6 @@ from biphasic.training.step.optimizer import Optimizer, set_head_precision, set_
 from biphasic.training.step.weights import MasterWeights, short_table
 
 RESULT_FORMAT = "biphasic.finetune/1"
-_NOTHING = SplitScores({}, (), np.empty(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,7 +417,7 @@ def write_result(folder: Path, record: ResultRecord, scores: Mapping[str, SplitS
     with complete_folder(folder, format=record.format, id=record.id) as partial:
         write_json(partial / "result.json", record.model_dump(mode="json"), is_flushed=False)
         # A diverged run has no scores. Its table is empty, but has the columns that readers expect.
-        table = pa.concat_tables(tables or [_split_table("test", _NOTHING)])
+        table = pa.concat_tables(tables or [_split_table("test", SplitScores({}, (), np.empty(0)))])
         pq.write_table(table, partial / "scores.parquet")
 
 

@@ -151,9 +151,9 @@ def load_task(folder: Path) -> Task:
     )
     with reading(folder, DataError):
         task = KINDS[description.kind].examples.read(folder, description, info, files)
-    if isinstance(task, ExampleTask):
-        columns = description.origin.get("settings", {}).get("columns", {})
-        task = replace(task, columns=named_columns(columns.get("text", ())))
+        if isinstance(task, ExampleTask):
+            columns = description.origin.get("settings", {}).get("columns", {})
+            task = replace(task, columns=named_columns(columns.get("text", ())))
     return replace(task, info=replace(task.info, overlaps=count_overlaps(task)))
 
 

@@ -175,7 +175,7 @@ def single_labels(row: Row, key: str) -> list[Row]:
     return [row.with_value({key: label}) for label in labels]
 
 
-def found_tags(rows: Iterable[Row], *, source: str) -> Labels:
+def found_tags(rows: Sequence[Row], *, source: str) -> Labels:
     """Return `O`, and `B-` and `I-` of every type in a training split, sorted."""
     types = set()
     for row in rows:
@@ -183,9 +183,9 @@ def found_tags(rows: Iterable[Row], *, source: str) -> Labels:
         for position, tag in enumerate(tags if isinstance(tags, list) else ()):
             if type(tag) is int:
                 raise row.error(f"tag {tag} at token {position} is a number; list the labels")
-            types.add(plain_name(str(tag))[2:])
+        types.update(plain_name(tag)[2:] for tag in row.items("tags", str))
     names = ("O", *(f"{side}-{name}" for name in sorted(types - {""}) for side in "BI"))
-    check_labels(names, where=source)
+    check_labels(names, where=f"{rows[0].path}: {source}")
     return Labels(names, source)
 
 

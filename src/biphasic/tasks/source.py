@@ -193,6 +193,8 @@ class TaskSource:
     """Whether only the hub knows what determines it."""
     source: str = ""
     """The name or path that means it."""
+    folder: Path | None = None
+    """The task folder whose files are copied, if it is made of one."""
 
     @property
     def name(self) -> str:
@@ -306,7 +308,7 @@ def _of_folder(path: Path, description: TaskDescription, source: str) -> TaskSou
                 shutil.copyfile(path / name, partial / name)
             write_json(partial / DESCRIPTION, determine()["description"])
 
-    return TaskSource(lambda: description, determine, write)
+    return TaskSource(lambda: description, determine, write, folder=path)
 
 
 def _derived(trained: TaskDescription, kind: str) -> TaskDescription:
@@ -422,10 +424,10 @@ def prepare_task(
         found.write(folder)
         try:
             task = load_task(folder)
-        except DataError:
-            # Read it before it counts as complete.
+        except DataError as error:
+            # Read it before it counts as complete. Errors name the files that people have.
             shutil.rmtree(folder)
-            raise
+            raise DataError(str(error).replace(str(folder), str(found.folder or folder))) from None
     for note in _notes(task, found.choices):
         say(note)
     return folder

@@ -150,16 +150,13 @@ class TextColumns:
         self._chosen = dict(zip(self.fields, chosen, strict=True)) if chosen else {}
 
     def renamed(self, row: Row) -> Row:
-        """Return a row with its id and the task's fields under their own names."""
+        """Return a row with the task's fields under their own names."""
         if self._ready_field in row.value:
             return row
         if not self._chosen:
             self._chosen = self._choose(row)
         require_columns(row, self._chosen.values())
-        value = {field: row.value[column] for field, column in self._chosen.items()}
-        if row.value.get("id") is not None:
-            value["id"] = row.value["id"]
-        return row.with_value(value)
+        return row.with_value({field: row.value[column] for field, column in self._chosen.items()})
 
     def is_empty(self, row: Row) -> bool:
         """Return whether all of a row's fields are empty."""
@@ -279,8 +276,7 @@ def _head(folder: Path) -> HeadRecord:
 
 
 def _example(row: Row, columns: TextColumns, record: HeadRecord) -> tuple[str, Any]:
-    renamed = columns.renamed(row)
-    return renamed.id(), KINDS[record.kind].examples.example(renamed, record)
+    return _id_of(row), KINDS[record.kind].examples.example(columns.renamed(row), record)
 
 
 def _long_rows(

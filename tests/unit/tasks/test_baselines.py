@@ -56,7 +56,7 @@ def test_the_most_frequent_label_of_training_is_predicted() -> None:
 
 
 def test_the_most_frequent_set_of_labels_is_predicted() -> None:
-    answers = {"train": [(0, 1), (0, 1), ()], "validation": [()], "test": [(0,), (0, 1)]}
+    answers = {"train": [(0, 1), (1, 0), ()], "validation": [()], "test": [(0,), (0, 1)]}
     # 3 of 4 predicted labels are right and none of 3 is missed: F1 = 2 * 3 / (4 + 3).
     task = _texts("ml", answers, ("a", "b"))
     assert _score(task, "floor:majority") == pytest.approx(100 * 6 / 7)

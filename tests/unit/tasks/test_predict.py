@@ -124,8 +124,10 @@ def test_words_of_a_text():
 def test_given_tokens_get_tags_and_borders_in_words(one_thread, finetuned, tmp_path):
     folder = finetuned("tc")
     tokens = ["Anna", "ran", "to", "Paris", "with", "Anna"]
-    source = write_jsonl(tmp_path / "t.jsonl", [{"tokens": tokens}, {"tokens": ["x"] * 90}])
+    given = [{"id": 7, "tokens": tokens}, {"id": None, "tokens": ["x"] * 90}]
+    source = write_jsonl(tmp_path / "t.jsonl", given)
     summary, rows = run(folder, source, tmp_path / "o.jsonl", long_texts="truncate")
+    assert [row["id"] for row in rows] == ["7", "2"]
     assert summary.num_cut == 1
     assert [len(row["tags"]) for row in rows] == [6, 90]
     assert rows[1]["tags"][62:] == ["O"] * 28  # beyond the limit of 64 tokens, with BOS and EOS

@@ -459,11 +459,9 @@ def _sentences(path: Path) -> Iterator[_Sentence]:
     for number, text in lines:
         columns = separator.split(text)
         has_tag = len(columns) == width and any(map(_is_bio, columns[1:]))  # such as a hashtag's
-        if not text.strip(" \t"):
+        if not text.strip(" \t") or columns[0] == _DOCUMENT:
             yield sentence
             sentence = _Sentence()
-        elif columns[0] == _DOCUMENT:
-            continue
         # Comments stand above a sentence only; a token may begin with # as well.
         elif not sentence.tokens and columns[0].startswith("#") and not has_tag:
             if match := _SENTENCE_ID.fullmatch(text):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import AliasChoices, Field, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
+from biphasic.errors import DataError
 from biphasic.facts import FIRST_KINDS
 from biphasic.rows import Row
 from biphasic.tasks.baselines import Baseline, bag_of_words, majority
@@ -100,6 +101,8 @@ class AnsweredText(Example):
                 own = file.columns.get(name)
                 options = [(column,) for column in usual]
                 [column] = (own,) if own else usual_columns(options, there, path=path)
+                if column in fields:
+                    raise DataError(f"{path}:1: a template must not name {{{column}}}: the answer")
                 chosen[name] = str(column)
         return chosen
 
