@@ -217,6 +217,15 @@ def write_state(target):
         (partial / "below/b").write_text("new")
 
 
+def test_a_second_writer_may_finish_while_the_first_one_flushes(tmp_path, monkeypatch):
+    others = [lambda: write_state(tmp_path / "state")]
+    monkeypatch.setattr("biphasic.store.flush", lambda _: others and others.pop()())
+    with complete_folder(tmp_path / "state") as first:
+        (first / "a").write_text("first")
+    assert (tmp_path / "state/a").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
 def test_what_an_interrupted_deletion_left_is_replaced(tmp_path):
     target = tmp_path / "state"
     (target / "below").mkdir(parents=True)
