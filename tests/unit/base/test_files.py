@@ -18,6 +18,7 @@ from biphasic.errors import (
     DataError,
     os_error_text,
     reading,
+    visible,
 )
 from biphasic.files import (
     canonical_json,
@@ -377,6 +378,8 @@ class TestErrors:
     def test_names_neither_break_the_line_nor_steer_the_terminal(self):
         shown = str(DataError("a\n\x1b[31mb\u202ec\u202f1,000 é 漢"))
         assert shown == "a\\u000a\\u001b[31mb\\u202ec\u202f1,000 é 漢"
+        # Tags of a flag are not printable; JSON spells them as pairs.
+        assert visible("\U000e0067 \udcff") == "\\udb40\\udc67 \\udcff"
 
     def test_long_texts_are_cut_and_keep_their_end(self):
         shown = str(DataError(f"where: {'x' * 10_000}; the remedy"))
