@@ -17,8 +17,7 @@ from biphasic.errors import StudyError
 # Environment variable: where the ranks of a group find each other. A file, if they are on one
 # machine; else the address and port of a `TCPStore`. Neither unpickles anything.
 GROUP_STORE = "BIPHASIC_GROUP_STORE"
-# Python for our own modules. Files of the working folder must not stand for modules (`-P`).
-PYTHON = (sys.executable, "-P")
+PYTHON = (sys.executable, "-P")  # no file of the working folder stands for a module
 
 
 @contextmanager
