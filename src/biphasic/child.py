@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ from biphasic.errors import StudyError
 # Environment variable: where the ranks of a group find each other. A file, if they are on one
 # machine; else the address and port of a `TCPStore`. Neither unpickles anything.
 GROUP_STORE = "BIPHASIC_GROUP_STORE"
+PYTHON = (sys.executable, "-P")  # no file of the working folder stands for a module
 
 
 @contextmanager

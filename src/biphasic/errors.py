@@ -204,7 +204,7 @@ def reading(
 def visible(text: str, *, allowed: str = "\n\t") -> str:
     r"""Escape control and bidirectional characters, e.g. escape as `\u001b`.
 
-    JSON stays valid: it uses the same escapes. Control characters in `kept` stay.
+    JSON keeps its meaning: the escapes are its own. Control characters in `allowed` stay.
     """
     if text.isprintable():
         return text
@@ -213,7 +213,7 @@ def visible(text: str, *, allowed: str = "\n\t") -> str:
         if character.isprintable()
         or character in allowed
         or unicodedata.category(character) == "Zs"
-        else f"\\u{ord(character):04x}"
+        else re.sub("....", r"\\u\g<0>", character.encode("utf-16-be", "surrogatepass").hex())
         for character in text
     )
 

@@ -32,7 +32,6 @@ _MEANINGS: Mapping[str, str] = {
     ),
 }
 
-
 # Faults of this machine; others, such as that of a refused connection, are of the network.
 _OF_THE_MACHINE = {
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE,

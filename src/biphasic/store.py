@@ -202,7 +202,11 @@ def complete_folder(path: Path, **manifest: Any) -> Iterator[Path]:
         if path.exists():
             _refuse_foreign(path, partial)
             shutil.rmtree(path)
-        publish_folder(partial, path)
+        try:
+            publish_folder(partial, path)
+        except OSError:
+            if not is_complete(path):  # else another process was faster while this one flushed
+                raise
     finally:
         if partial.exists():
             shutil.rmtree(partial)

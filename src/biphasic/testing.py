@@ -33,6 +33,7 @@ from pydantic import ValidationError, create_model
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from biphasic.child import PYTHON
 from biphasic.config import Config, parse_config
 from biphasic.data.packing import lay_out
 from biphasic.data.rows import Piece, RowBatch
@@ -400,7 +401,7 @@ class SourceRules(Rules):
         holder = _SourceHolder(source=self.settings)
         keep_files(self.folder, holder)
         child = subprocess.run(  # noqa: S603 - our own module, no shell
-            [sys.executable, "-c", f"import {__name__} as t; t.print_digest()", str(self.folder)],
+            [*PYTHON, "-c", f"import {__name__} as t; t.print_digest()", str(self.folder)],
             input=holder.model_dump_json(),
             env={**os.environ, "PYTHONHASHSEED": "1"},
             capture_output=True,

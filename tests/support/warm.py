@@ -82,7 +82,7 @@ class WarmPopen(_Popen):  # type: ignore[type-arg]
 
 
 def _program_of(args: Any) -> Callable[[], object] | None:
-    """Return what `python [-u] [-I] (-m module | -c code | file) ...` would run."""
+    """Return what `python [-u] [-I] [-P] (-m module | -c code | file) ...` would run."""
     given = [] if isinstance(args, str) else [str(each) for each in args]
     is_isolated = given[:1] == ["nice"] or "-I" in given
     if is_isolated and sys.executable in given:
@@ -90,7 +90,7 @@ def _program_of(args: Any) -> Callable[[], object] | None:
     if given[:1] != [sys.executable]:
         return None
     run = partial(_run, is_isolated=is_isolated)
-    kind, *rest = [each for each in given[1:] if each not in {"-u", "-I"}]
+    kind, *rest = [each for each in given[1:] if each not in {"-u", "-I", "-P"}]
     if kind == "-m" and rest[0] != _LIGHT:
         # pydantic looks types of the program up in `sys.modules`.
         start = partial(runpy.run_module, rest[0], run_name="__main__", alter_sys=True)

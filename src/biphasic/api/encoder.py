@@ -242,7 +242,6 @@ class TextEncoder:
         return self._language_models[reading]
 
     def _computing(self) -> AbstractContextManager[None]:
-
         return computing_on(parse_device(self._device))
 
 

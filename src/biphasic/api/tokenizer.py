@@ -60,7 +60,7 @@ class Train(Verb):
             train_tokenizer,
             write_tokenizer,
         )
-        from biphasic.files import digest, expanded
+        from biphasic.files import digest
         from biphasic.locks import sole_writer
         from biphasic.store import is_complete
 
@@ -78,10 +78,8 @@ class Train(Verb):
             )
         shared = {} if self.column is None else {"column": self.column}
         own_copies = None if self.copies is None else expanded(self.copies)
-        resolve, sources = (
-            asked_once(),
-            (_sources_of(named, shared, own_copies) for named in self.sources),
-        )
+        resolve = asked_once()
+        sources = (_sources_of(named, shared, own_copies) for named in self.sources)
         parsed = [
             (at_commit(source, context.copies, resolve), context)
             for source, context in chain.from_iterable(sources)
@@ -167,7 +165,6 @@ def _is_made(out: Path, made_from: str) -> bool:
 
 
 def _is_corpus_file(named: str) -> bool:
-
     return expanded(named).suffix in {".yaml", ".yml"}
 
 

@@ -322,9 +322,7 @@ def _status(
     echo(str(current))
 
 
-@study_app.calls("cancel", cancel)
-def _cancel(_: bool) -> None:
-    pass  # `cancel` says what happens
+study_app.prints("cancel", cancel, lambda _: "")  # it says itself what happens
 
 
 @study_app.calls("retry", retry)

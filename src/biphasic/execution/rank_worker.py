@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from biphasic.child import GROUP_STORE
+from biphasic.child import GROUP_STORE, PYTHON
 from biphasic.errors import StoppedError
 from biphasic.execution.job import Report, ShouldStop, described, throttled
 from biphasic.execution.worker import TERMINATING, exit_later, prepare_torch, send
@@ -102,7 +102,7 @@ _END_SECONDS = 30.0
 
 def command(store: str, nodes: int, processes: int, rank: list[str]) -> list[str]:
     """Return the command that starts the ranks of a machine."""
-    return [sys.executable, "-m", __name__, store, str(nodes), str(processes), *rank]
+    return [*PYTHON, "-m", __name__, store, str(nodes), str(processes), *rank]
 
 
 def run() -> None:
@@ -120,7 +120,7 @@ def run() -> None:
     try:
         for local in range(int(processes)):
             names = {GROUP_STORE: store, **_names(local, node, int(nodes), int(processes))}
-            command = [sys.executable, *rank]
+            command = [*PYTHON, *rank]
             ranks.append(subprocess.Popen(command, env={**os.environ, **names}))  # noqa: S603
         # Until all have ended, or one has failed, or SIGTERM.
         while None in (codes := [rank.poll() for rank in ranks]):

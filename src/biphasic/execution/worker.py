@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
 
-from biphasic.child import Child, messages, variables_set
+from biphasic.child import PYTHON, Child, messages, variables_set
 from biphasic.errors import (
     BiphasicError,
     DoneElsewhereError,
@@ -175,7 +175,7 @@ class WorkerProcess(Child):
         # On another machine, the process does not inherit them.
         begin = (*launch, "env", *(f"{n}={v}" for n, v in variables.items())) if launch else ()
         super().__init__(
-            [*begin, sys.executable, "-m", module, str(store), str(num_threads)],
+            [*begin, *PYTHON, "-m", module, str(store), str(num_threads)],
             log=log_folder / f"{name}.log",
             environment=variables,
         )

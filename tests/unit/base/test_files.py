@@ -18,6 +18,7 @@ from biphasic.errors import (
     DataError,
     os_error_text,
     reading,
+    visible,
 )
 from biphasic.files import (
     canonical_json,
@@ -217,6 +218,15 @@ def write_state(target):
         (partial / "below/b").write_text("new")
 
 
+def test_a_second_writer_may_finish_while_the_first_one_flushes(tmp_path, monkeypatch):
+    others = [lambda: write_state(tmp_path / "state")]
+    monkeypatch.setattr("biphasic.store.flush", lambda _: others and others.pop()())
+    with complete_folder(tmp_path / "state") as first:
+        (first / "a").write_text("first")
+    assert (tmp_path / "state/a").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
 def test_what_an_interrupted_deletion_left_is_replaced(tmp_path):
     target = tmp_path / "state"
     (target / "below").mkdir(parents=True)
@@ -368,6 +378,8 @@ class TestErrors:
     def test_names_neither_break_the_line_nor_steer_the_terminal(self):
         shown = str(DataError("a\n\x1b[31mb\u202ec\u202f1,000 é 漢"))
         assert shown == "a\\u000a\\u001b[31mb\\u202ec\u202f1,000 é 漢"
+        # Tags of a flag are not printable; JSON spells them as pairs.
+        assert visible("\U000e0067 \udcff") == "\\udb40\\udc67 \\udcff"
 
     def test_long_texts_are_cut_and_keep_their_end(self):
         shown = str(DataError(f"where: {'x' * 10_000}; the remedy"))

@@ -190,6 +190,18 @@ def test_a_worker_ends_when_its_input_ends(tmp_path):
     assert (ended.returncode, ended.stdout) == (0, b"")
 
 
+def test_no_file_of_the_working_folder_stands_for_a_module(tmp_path, monkeypatch):
+    (tmp_path / "tokenize.py").write_text("open('ran', 'w')")  # torch imports Python's own
+    monkeypatch.chdir(tmp_path)
+    worker = WorkerProcess(
+        tmp_path, module="tokenize", num_threads=1, log_folder=tmp_path, name="w", environment={}
+    )
+    with pytest.raises(JobFailedError, match="its worker died"):  # it takes no jobs
+        worker.run("a", print, environment={})
+    worker.close()
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.fixture
 def noisy(tmp_path, monkeypatch):
     """A worker that prints more than its events; 'damaged' gives no JSON, 'killed' half a line."""

@@ -87,7 +87,7 @@ def test_another_process_measures(monkeypatch):
 
     monkeypatch.setattr(subprocess, "run", run)
     assert speed_here("bf16") == (1.5e10, 2, "")
-    assert seen["command"][1:] == ["-m", speed.__name__, "bf16"]
+    assert seen["command"][1:] == ["-P", "-m", speed.__name__, "bf16"]
     assert seen["env"]["OMP_NUM_THREADS"] == "1"
 
 

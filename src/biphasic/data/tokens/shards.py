@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.child import Child, messages
+from biphasic.child import PYTHON, Child, messages
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import (
     BiphasicError,
@@ -303,7 +303,7 @@ class _Worker(Child):
 
     def __init__(self, tokenizer_folder: Path, log: Path) -> None:
         module, folder = "biphasic.data.tokens.shards", str(tokenizer_folder.resolve())
-        super().__init__([sys.executable, "-m", module, folder], log=log, environment=_ONE_THREAD)
+        super().__init__([*PYTHON, "-m", module, folder], log=log, environment=_ONE_THREAD)
 
     def write(self, folder: Path, block: Block, label: str) -> str | None:
         """Write a shard, or return why its documents or its folder prevent it."""

@@ -6,7 +6,6 @@ thread calls `look`, and every question to the interchange has a time limit.
 
 from __future__ import annotations
 
-import sys
 import time
 import uuid
 from collections import deque
@@ -28,6 +27,7 @@ from parsl.executors.high_throughput.errors import (
 from parsl.jobs.states import JobState, JobStatus
 from parsl.jobs.strategy import Strategy
 
+from biphasic.child import PYTHON
 from biphasic.execution.cluster.providers import (
     COMMAND_SECONDS,
     SAYS,
@@ -268,7 +268,7 @@ def parsl_executor(site: Site, label: str, *, nodes: int, address: str) -> _Exec
     return _Executor(
         label=label,
         provider=provider_of(site, nodes=nodes, is_group=is_group),
-        interchange_launch_cmd=[sys.executable, "-m", "biphasic.execution.cluster.interchange"],
+        interchange_launch_cmd=[*PYTHON, "-m", "biphasic.execution.cluster.interchange"],
         address=address,
         worker_port_range=site.ports,
         max_workers_per_node=1 if is_group else site.slots_per_node,

@@ -6,13 +6,13 @@ import json
 import math
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from biphasic.child import PYTHON
 from biphasic.config import load_settings, nearest
 from biphasic.errors import ConfigError, StudyError
 from biphasic.model.shape import Architecture, ModelShape
@@ -374,7 +374,7 @@ class Speed(NamedTuple):
 
 def speed_here(precision: str) -> Speed:
     """Measure in a process of its own."""
-    command = [sys.executable, "-m", _MODULE, precision]
+    command = [*PYTHON, "-m", _MODULE, precision]
     done = subprocess.run(  # noqa: S603 - our own module
         command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
         check=False,
