@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from functools import cache, cached_property
+from numbers import Integral, Real
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, dataclass_transform
 
@@ -31,6 +33,14 @@ if TYPE_CHECKING:
 
 Options = ParamSpec("Options")
 Result_co = TypeVar("Result_co", covariant=True)
+# Of a plain type, what it takes and what a message calls it. A path is read as its text.
+_PLAIN: Mapping[str, tuple[Any, str]] = {
+    "Path": (str | PathLike, "a path"),
+    "bool": (bool, "True or False"),
+    "int": (Integral, "a whole number"),
+    "float": (Real, "a number"),
+    "str": (str | Path, "a text"),
+}
 _SECTION = re.compile(r"\n\n(?=(?:Returns|Yields|Raises|Example):\n)")
 
 
@@ -76,8 +86,8 @@ def option(**spelling: Any) -> Any:
 class Verb:
     """Options of a call, which are checked when they are given; a call of it does the work.
 
-    A ConfigError names the first wrong one: a number outside its range, None for what has no
-    default, or a text where a list belongs.
+    A ConfigError names the first wrong one: a value of another type, a number outside its range,
+    None for what has no default, or a text where a list belongs.
     """
 
     def __init__(self, *args: Any, **given: Any) -> None:
@@ -112,6 +122,12 @@ class Field:
     def is_list(self) -> bool:
         """True if it has several values."""
         return self.type.startswith("Sequence[")
+
+    @property
+    def parts(self) -> set[str]:
+        """The types of a value, or of those of a list, without None."""
+        each = self.type.removesuffix(" | None").removeprefix("Sequence[").removesuffix("]")
+        return {*each.split(" | ")}
 
 
 @cache
@@ -207,11 +223,22 @@ def _check(name: str, value: object, field: Field) -> None:
     if field.is_list and isinstance(value, str | Path | int | float):
         one = value if isinstance(value, int | float) else f"'{value}'"
         raise ConfigError(f"{name}: give a list, as [{one}]")
+    if field.is_list and not isinstance(value, Sequence | None):
+        raise ConfigError(f"{name}: give a list, not a {type(value).__name__}")
+    # Other types are checked where they are read.
+    parts = field.parts if field.parts <= _PLAIN.keys() else set[str]()
+    for one in () if value is None or not parts else _values(value):
+        is_of_type = any(isinstance(one, _PLAIN[part][0]) for part in parts)
+        if not is_of_type or (isinstance(one, bool) and "bool" not in parts):
+            expected = next(text for part, (_, text) in _PLAIN.items() if part in parts)
+            raise ConfigError(f"{name}: {one!r}; give {expected}")
     if (choices := field.spelling.choices) and value is not None and value not in choices:
         allowed = f"{', '.join(choices[:-1])} or {choices[-1]}"
         raise ConfigError(f"{name}: unknown value '{value}'; give {allowed}")
     least, most = field.spelling.least, field.spelling.most
-    for number in _numbers(value):
+    for number in _values(value):
+        if not isinstance(number, int | float):
+            continue
         if isinstance(number, int) and number.bit_length() > MOST_BITS:
             raise ConfigError(f"{name}: a number with too many digits")
         if least is not None and not (
@@ -237,11 +264,9 @@ def _as_read(value: Any, field: Field) -> Any:
     return read(value)
 
 
-def _numbers(value: object) -> Iterator[int | float]:
-    """Yield a number, or those of a list; other types are refused where they are used."""
-    for number in value if isinstance(value, list | tuple) else (value,):
-        if isinstance(number, int | float):
-            yield number
+def _values(value: object) -> Sequence[Any]:
+    """Return a value, or those of a list."""
+    return value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
 
 
 # Options of several verbs.

@@ -6,15 +6,24 @@ import inspect
 import math
 import pydoc
 from dataclasses import KW_ONLY
+from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 
 import biphasic
-from biphasic.api.verb import Function, Verb, option
+import biphasic.api
+from biphasic.api.verb import Function, Verb, fields_of, option
 from biphasic.errors import ConfigError, DataError
 from small_root import write_texts
+
+
+def _verbs():
+    for module in iter_modules(biphasic.api.__path__, "biphasic.api."):
+        named = vars(import_module(module.name)).values()
+        yield from (one.verb for one in named if isinstance(one, Function))
 
 
 @pytest.mark.parametrize(
@@ -37,6 +46,14 @@ from small_root import write_texts
         ("encode", ("m", ["a"]), {"max_seqlen": 7}, "max_seqlen: 7"),
         ("encode", ("m", ["a"]), {"max_seqlen": 10**400}, "max_seqlen: a number with too many"),
         ("adapt", ("m", "o"), {"corpus": "c", "rows_per_step": 10**40}, "rows_per_step: a number"),
+        ("estimate", ("r.yaml",), {"devices": "2"}, "devices: '2'; give a whole number"),
+        ("pretrain", ("r.yaml",), {"checkpoint_every": 2.5}, "checkpoint_every: 2.5; give a whole"),
+        ("pretrain", ("r.yaml",), {"threads": True}, "threads: True; give a whole number"),
+        ("pretrain", ("r.yaml",), {"skip_steps": [4, 1.5]}, "skip_steps: 1.5; give a whole number"),
+        ("pretrain", ("r.yaml",), {"max_seconds": "00:10:00"}, "'00:10:00'; give a number"),
+        ("pretrain", ("r.yaml",), {"quiet": "no"}, "quiet: 'no'; give True or False"),
+        ("adapt", (3, "out"), {"corpus": "c"}, "model: 3; give a path"),
+        ("evaluate", ("m", "mnli"), {"seeds": {0, 1}}, "seeds: give a list, not a set"),
     ],
 )
 def test_a_number_outside_is_refused_by_name(tmp_path, monkeypatch, name, args, given, said):
@@ -95,6 +112,18 @@ def test_none_for_what_is_needed_is_refused_by_name(name, missing):
     given = {one.name: "x" for one in arguments if one.default is one.empty}
     with pytest.raises(ConfigError, match=f"^{missing}: is None"):
         function(**given | {missing: None})
+
+
+@pytest.mark.parametrize("verb", sorted({*_verbs()}, key=repr), ids=repr)
+def test_every_option_of_a_plain_type_refuses_other_types(verb):
+    fields = fields_of(verb)
+    given = {name: "x" for name, field in fields.items() if field.spelling.default is ...}
+    lists = {name: ["x"] for name in given if fields[name].is_list}
+    for name, field in fields.items():
+        if field.parts <= {"Path", "bool", "float", "int", "str"}:
+            wrong = [{}] if field.is_list else {}
+            with pytest.raises(ConfigError, match=rf"^{name.rstrip('_')}: {{}}; give "):
+                verb(**given | lists | {name: wrong})
 
 
 @pytest.mark.parametrize(
