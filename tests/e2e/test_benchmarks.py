@@ -291,7 +291,7 @@ def test_scheduling(bench, monkeypatch):
     from biphasic.study.run.jobs import load_job
 
     def run_here(worker: Any, job_id: str, watch: Any, **_: Any) -> None:
-        load_job(Path(worker._command[3]), job_id).run(watch, should_stop=lambda: False)
+        load_job(Path(worker._command[-2]), job_id).run(watch, should_stop=lambda: False)
 
     monkeypatch.setattr(worker.WorkerProcess, "run", run_here)
     options = ["--jobs=2", "--slots=1", "--alone=20", "--parsl=0", "--fine-tunings=10"]

@@ -77,7 +77,7 @@ def place(tmp_path, monkeypatch, unchecked):
     (tmp_path / "registered.yaml").write_text(yaml.safe_dump(registered))
 
     def run_here(worker, job_id, watch, **_):
-        load_job(Path(worker._command[3]), job_id).run(watch, should_stop=lambda: False)
+        load_job(Path(worker._command[-2]), job_id).run(watch, should_stop=lambda: False)
 
     monkeypatch.setattr(WorkerProcess, "run", run_here)
     (tmp_path / "sinfo").write_text("#!/bin/sh\necho 'cpu*|1:00:00|16|(null)|2'\n")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from functools import cache, cached_property
@@ -225,27 +225,32 @@ def _check(name: str, value: object, field: Field) -> None:
         raise ConfigError(f"{name}: give a list, as [{one}]")
     if field.is_list and not isinstance(value, Sequence | None):
         raise ConfigError(f"{name}: give a list, not a {type(value).__name__}")
-    # Other types are checked where they are read.
-    parts = field.parts if field.parts <= _PLAIN.keys() else set[str]()
-    for one in () if value is None or not parts else _values(value):
-        is_of_type = any(isinstance(one, _PLAIN[part][0]) for part in parts)
-        if not is_of_type or (isinstance(one, bool) and "bool" not in parts):
-            expected = next(text for part, (_, text) in _PLAIN.items() if part in parts)
-            raise ConfigError(f"{name}: {one!r}; give {expected}")
     if (choices := field.spelling.choices) and value is not None and value not in choices:
         allowed = f"{', '.join(choices[:-1])} or {choices[-1]}"
         raise ConfigError(f"{name}: unknown value '{value}'; give {allowed}")
-    least, most = field.spelling.least, field.spelling.most
-    for number in _values(value):
-        if not isinstance(number, int | float):
-            continue
-        if isinstance(number, int) and number.bit_length() > MOST_BITS:
-            raise ConfigError(f"{name}: a number with too many digits")
-        if least is not None and not (
-            math.isfinite(number) and least <= number <= (number if most is None else most)
-        ):
-            allowed = f"{least:g} or more" if most is None else f"{least:g} to {most:g}"
-            raise ConfigError(f"{name}: {number:g}; give {allowed}")
+    for one in () if value is None else _values(value):
+        if field.parts <= _PLAIN.keys():  # other types are checked where they are read
+            _check_type(name, one, field.parts)
+        if isinstance(one, int | float):
+            _check_range(name, one, field.spelling)
+
+
+def _check_type(name: str, value: object, parts: Collection[str]) -> None:
+    is_of_type = any(isinstance(value, _PLAIN[part][0]) for part in parts)
+    if not is_of_type or (isinstance(value, bool) and "bool" not in parts):
+        expected = next(text for part, (_, text) in _PLAIN.items() if part in parts)
+        raise ConfigError(f"{name}: {value!r}; give {expected}")
+
+
+def _check_range(name: str, number: float, spelling: Spelling) -> None:
+    if isinstance(number, int) and number.bit_length() > MOST_BITS:
+        raise ConfigError(f"{name}: a number with too many digits")
+    least, most = spelling.least, spelling.most
+    if least is not None and not (
+        math.isfinite(number) and least <= number <= (number if most is None else most)
+    ):
+        allowed = f"{least:g} or more" if most is None else f"{least:g} to {most:g}"
+        raise ConfigError(f"{name}: {number:g}; give {allowed}")
 
 
 def _as_read(value: Any, field: Field) -> Any:
