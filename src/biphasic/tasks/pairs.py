@@ -455,14 +455,15 @@ def _pair_of(row: Row, *, source: str) -> Pair:
 
 def _task_pairs(folder: Path) -> Iterator[Pair]:
     """Yield the training pairs of a retrieval task's folder: queries and relevant documents."""
+    # Empty texts, and queries that equal their document, are left out: tables may not hold them.
     texts: Mapping[str, str] = {
         key: f"{title} {text}".strip() for key, title, text in read_texts(folder / "corpus.jsonl")
     }
-    queries = {key: text for key, _, text in read_texts(folder / "queries.jsonl")}
+    queries = {key: text.strip() for key, _, text in read_texts(folder / "queries.jsonl")}
     qrels = read_qrels(folder / "qrels" / "train.tsv", queries=queries, corpus=texts)
     for query, judged in qrels.items():
         for document, score in judged.items():
-            if score > 0:
+            if score > 0 and queries[query] and texts[document] not in ("", queries[query]):
                 yield Pair(queries[query], texts[document])
 
 

@@ -308,6 +308,17 @@ def test_a_training_split_keeps_its_own_documents_but_no_judged_query(make, task
         make("none", tasks=(f"ir:{task}",), against=(f"zs:{task}", f"zs:{other}"))
 
 
+def test_a_training_split_gives_no_empty_or_equal_texts(make, task):
+    documents = [{"_id": "d3", "title": "", "text": " "}, {"_id": "d4", "text": "who purrs "}]
+    for name, rows in (("corpus", documents), ("queries", [{"_id": "q3", "text": ""}])):
+        path = task / f"{name}.jsonl"
+        path.write_text(path.read_text() + "".join(json.dumps(row) + "\n" for row in rows))
+    judged = ["q1\td1\t1", "q1\td3\t1", "q1\td4\t1", "q3\td2\t1", "q2\td2\t0"]
+    path = task / "qrels/train.tsv"
+    path.write_text("\n".join([path.read_text().splitlines()[0], *judged]) + "\n")
+    assert [pair.positive for pair in make(tasks=(f"ir:{task}",))] == [f"Cats {LONG}"]
+
+
 def test_a_refused_build_leaves_nothing(tmp_path, make, task):
     before = set(tmp_path.rglob("*"))
     other = shutil.copytree(task, task.with_name("other"))

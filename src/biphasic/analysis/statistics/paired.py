@@ -42,22 +42,24 @@ def root(function: Callable[[float], float], low: float, high: float) -> float:
 def noncentral_t(t_value: float, freedom: float, noncentrality: float) -> float:
     """Return the probability that a noncentral t variable is below a value."""
     # The variable is (z + noncentrality) / s: z standard normal, s**2 * freedom chi-square. The
-    # integral uses Gauss-Legendre quadrature over whichever of the two has a smooth integrand;
-    # `scipy.special.nctdtr` returns NaN far in the tails.
+    # integral uses Gauss-Legendre quadrature over whichever of the two has a smooth integrand: over
+    # z, that is almost a step with many degrees of freedom. `scipy.special.nctdtr` returns NaN far
+    # in the tails.
     if t_value < 0:
         return 1.0 - noncentral_t(-t_value, freedom, -noncentrality)
     nodes, shares = quadrature(400)
-    if t_value >= 1:
+    if t_value >= 1 and freedom <= 500:
         z = WIDEST * nodes
         weights = WIDEST * shares * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
         s = np.maximum((z + noncentrality) / t_value, 0.0)
         return float(weights @ scipy.special.chdtrc(freedom, freedom * s**2))
-    longest = 1 + WIDEST / math.sqrt(freedom)
-    s = longest * (1 + nodes) / 2
+    shortest = max(1 - WIDEST / math.sqrt(freedom), 0.0)
+    length = 1 + WIDEST / math.sqrt(freedom) - shortest
+    s = shortest + length * (1 + nodes) / 2
     half = freedom / 2
     log_density = math.log(2) + half * math.log(half) - scipy.special.gammaln(half) - half * s**2
     density = np.exp(log_density + (freedom - 1) * np.log(s))
-    return float(longest / 2 * shares * density @ scipy.special.ndtr(t_value * s - noncentrality))
+    return float(length / 2 * shares * density @ scipy.special.ndtr(t_value * s - noncentrality))
 
 
 @lru_cache(maxsize=2)
