@@ -152,7 +152,7 @@ def test_an_adapter_needs_lora(decoder, adapt, cli, tmp_path):
     code, _, err = adapt(decoder, "--adapter")
     assert (code, "adapter: there is none without lora" in err) == (2, True), err
     assert adapt(decoder)[0] == 0
-    state = next(tmp_path.glob("runs/store/states/*"))
+    state = next(tmp_path.glob("runs/store/states/*/state.json")).parent
     for of in (state, tmp_path / "encoder"):
         code, _, err = cli("export", of, tmp_path / "apart", "--adapter")
         assert (code, "is no state whose last phase had lora" in err) == (2, True), err

@@ -343,7 +343,7 @@ BOMB = "a: &a [1, 2, 3]\n" + "".join(
         ("title: !!timestamp x", "not a valid timestamp"),
         (f"title: {'9' * 5000}", "not a valid int"),
         (f"seed: {'9' * 40}", "a number with too many digits"),
-        (f"title: {NESTED}", "nested too deeply"),
+        (f"title: {NESTED}", "nest"),  # newer versions of libyaml have words of their own
         ("title: " + 100_000 * "{a: ", "nested too deeply"),
         ("title: &a [*a]", "an alias contains itself"),
         (f"{BOMB}title: *h", "aliases expand it to more than 1,000,000 values"),
